@@ -1,3 +1,3 @@
-// Package prune makes an archive smaller: it keeps points in time and a window, writes bases that replace what nothing
-// needs any more, lists objects in drops, and deletes them a day later (docs/archive.md, Drops).
+// Package prune makes an archive smaller. It keeps points in time and a window of recent history. Everything that
+// these no longer need is replaced by bases, listed in drops, and deleted a day later (docs/archive.md, "Drops").
 package prune

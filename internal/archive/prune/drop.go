@@ -10,24 +10,25 @@ import (
 	"sheaf.dev/sheaf/internal/archive/reader"
 )
 
-// dropWait is how long an object is listed in a drop before it is deleted.
+// dropWait is the time between the listing of an object in a drop and its deletion.
 const dropWait = 24 * time.Hour
 
-// drop is a drop of the archive.
+// drop is a drop that was read from the archive.
 type drop struct {
 	*object.Drop
 	name    string
 	number  uint64
-	created time.Time // by the clock of the bucket
+	created time.Time // according to the bucket's clock
 }
 
-// due reports whether the objects of a drop may be deleted: a day has passed by the clock of this process, and by that
-// of the bucket, in which the newest object was created at a time.
+// due reports whether the objects of a drop may be deleted. A day must have passed since the drop was created, both
+// by this process's clock and by the bucket's. The argument newest is the creation time of the newest object in the
+// bucket, which shows how far the bucket's clock has got.
 func (d *drop) due(now, newest time.Time) bool {
 	return !unix(d.Time).Add(dropWait).After(now) && !d.created.Add(dropWait).After(newest)
 }
 
-// drops returns the drops in order.
+// drops returns the drops of the archive, ordered by number.
 func (s *Store) drops(ctx context.Context, a *reader.Archive) (drops []drop, err error) {
 	for info, err := range s.folder().List(ctx, object.DropPrefix, "") {
 		if err != nil {
@@ -46,7 +47,7 @@ func (s *Store) drops(ctx context.Context, a *reader.Archive) (drops []drop, err
 	return drops, nil
 }
 
-// createDrop lists objects in the next drops.
+// createDrop lists objects in one or more new drops.
 func (s *Store) createDrop(ctx context.Context, names []string, now time.Time) error {
 	next := uint64(1)
 	for info, err := range s.folder().List(ctx, object.DropPrefix, "") {
@@ -68,7 +69,8 @@ func (s *Store) createDrop(ctx context.Context, names []string, now time.Time) e
 	return nil
 }
 
-// inUse returns who reads the archive; empty: nobody. A use that cannot be read counts.
+// inUse returns a description of a reader that uses the archive, or "" if there is none. It also returns the names of
+// the uses that have ended. It returns an error if a use cannot be read, because that use might still be valid.
 func (s *Store) inUse(ctx context.Context, a *reader.Archive, now time.Time) (who string, ended []string, err error) {
 	for info, err := range s.folder().List(ctx, object.UsePrefix, "") {
 		if err != nil {

@@ -22,14 +22,14 @@ const (
 	hour   = 3600
 )
 
-// model is an archive that is written, pruned and read at random.
+// model is an archive that the test writes, prunes and reads at random.
 type model struct {
 	t      *testing.T
 	dice   *rand.Rand
 	bucket *clocked
 	w      *archivetest.Writer
 	store  *Store
-	points []*object.Point // those that are kept
+	points []*object.Point // points that have not been dropped
 	made   int
 
 	groups, deleted, dropped, refused, exact, pointReads int // what happened
@@ -66,7 +66,7 @@ func (m *model) writes(g *archivetest.Group, n int) {
 	}
 }
 
-// step lets some hours pass.
+// step writes to the groups, lets some hours pass, and may create or drop a point, or prune the archive.
 func (m *model) step() {
 	for _, g := range m.w.Groups {
 		m.writes(g, m.dice.IntN(5))
@@ -101,7 +101,7 @@ func (m *model) step() {
 	}
 }
 
-// prune prunes the archive, and compares what can be read before and after.
+// prune prunes the archive, and compares the results of reads before and after.
 func (m *model) prune() {
 	m.t.Helper()
 	moments := m.moments()
@@ -122,13 +122,13 @@ func (m *model) prune() {
 	m.check()
 }
 
-// moment is a time of a group.
+// moment is a time as of which a test reads a group.
 type moment struct {
 	group string
 	nanos int64
 }
 
-// moments chooses times at which an entry was committed, and right before.
+// moments returns, for entries chosen at random, the commit time and the nanosecond before it.
 func (m *model) moments() map[*archivetest.Group][]int64 {
 	moments := map[*archivetest.Group][]int64{}
 	for _, g := range m.w.Groups {
@@ -142,8 +142,8 @@ func (m *model) moments() map[*archivetest.Group][]int64 {
 	return moments
 }
 
-// times returns the index that each time stands for in each group, or that the time is refused. Each time that is not
-// refused is read, and compared with the truth.
+// times returns, for each group and time, the index as of which the group is read, or "refused". It reads the group
+// as of each time that is not refused, and compares the result with the truth.
 func (m *model) times(moments map[*archivetest.Group][]int64) map[moment]string {
 	m.t.Helper()
 	ctx := m.t.Context()
@@ -176,7 +176,7 @@ func (m *model) times(moments map[*archivetest.Group][]int64) map[moment]string 
 	return times
 }
 
-// equal compares the state of a group as of an index with the truth.
+// equal compares a group's state as of an index with the truth.
 func (m *model) equal(ctx context.Context, read *reader.Group, g *archivetest.Group, index uint64) {
 	m.t.Helper()
 	want := g.State(index)
@@ -204,7 +204,7 @@ func (m *model) equal(ctx context.Context, read *reader.Group, g *archivetest.Gr
 	}
 }
 
-// check reads each kept point, and verifies the archive.
+// check reads every point that has not been dropped, and verifies the archive.
 func (m *model) check() {
 	m.t.Helper()
 	ctx := m.t.Context()
@@ -235,7 +235,8 @@ func (m *model) check() {
 	}
 }
 
-// After each prune, every time of the window and every point reads exactly as before, and no other time reads wrong.
+// After each prune, reads as of every time in the window and of every point return exactly what they returned before.
+// No read as of any other time returns a wrong result.
 func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 	var sum model
 	for seed := range uint64(6) {
@@ -259,7 +260,7 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 	}
 }
 
-// names returns the names of the objects of a store whose names contain a text.
+// names returns the names of the objects that contain the given text.
 func names(b *archivetest.Memory, part string) (found []string) {
 	for _, name := range b.Names() {
 		if strings.Contains(name, part) {

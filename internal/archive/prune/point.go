@@ -13,23 +13,23 @@ import (
 	"sheaf.dev/sheaf/internal/archive/reader"
 )
 
-// Point is a point of an archive.
+// Point is a point of an archive, together with its state.
 type Point struct {
 	object.Point
-	Dropped bool // a drop lists it: it is not kept any more
+	Dropped bool // a drop lists the point, so the point is no longer kept
 }
 
-// PointSpec says which point CreatePoint makes.
+// PointSpec describes the point that CreatePoint creates.
 type PointSpec struct {
 	Name  string
-	Time  time.Time // zero: the time up to which all groups are archived
-	Until time.Time // zero: kept until it is dropped
+	Time  time.Time // if zero, the time up to which all groups are archived
+	Until time.Time // if zero, the point is kept until it is dropped
 	Made  string    // object.MadeByHand or object.MadeBySchedule
 	Facts []object.Fact
 }
 
-// CreatePoint makes a point. It refuses a time as of which a group cannot be read exactly. It returns ErrOther if there
-// is a point of this name.
+// CreatePoint creates a point. It returns an error if some group cannot be read exactly as of the point's time. It
+// returns ErrOther if a point with this name exists.
 func (s *Store) CreatePoint(ctx context.Context, spec PointSpec, now time.Time) (*object.Point, error) {
 	if err := object.CheckPointName(spec.Name); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (s *Store) CreatePoint(ctx context.Context, spec PointSpec, now time.Time) 
 	}
 	for _, g := range groups {
 		if g.Gone && spec.Time.After(g.Covered) {
-			continue // it held nothing, or did not exist
+			continue // at that time, the deleted group was empty or did not exist
 		}
 		index, err := g.At(ctx, spec.Time)
 		if err != nil {
@@ -66,7 +66,7 @@ func (s *Store) CreatePoint(ctx context.Context, spec PointSpec, now time.Time) 
 	return p, err
 }
 
-// Points returns the points of an archive, in the order of their times.
+// Points returns the points of an archive, ordered by time.
 func (s *Store) Points(ctx context.Context) ([]Point, error) {
 	a, err := s.open(ctx)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Store) points(ctx context.Context, a *reader.Archive, drops []drop) (po
 		if h.Name != strings.TrimPrefix(info.Name, object.PointPrefix) {
 			return nil, fmt.Errorf("object %s: %w: it is the point %s", info.Name, object.ErrForeign, h.Name)
 		}
-		// A drop that is older than the point listed an earlier point of this name.
+		// A drop that is older than this point refers to an earlier point with the same name.
 		dropped := slices.ContainsFunc(drops, func(d drop) bool {
 			return d.Time >= h.Created && slices.Contains(d.Objects, info.Name)
 		})
@@ -101,7 +101,7 @@ func (s *Store) points(ctx context.Context, a *reader.Archive, drops []drop) (po
 	return points, nil
 }
 
-// DropPoint lists a point in a drop. It is not kept from then on, and deleted by a Run that is more than a day later.
+// DropPoint lists a point in a drop. From then on the point is not kept, and a Run at least a day later deletes it.
 func (s *Store) DropPoint(ctx context.Context, name string, now time.Time) error {
 	if err := object.CheckPointName(name); err != nil {
 		return err
@@ -120,7 +120,8 @@ func (s *Store) DropPoint(ctx context.Context, name string, now time.Time) error
 	return s.createDrop(ctx, []string{object.PointPrefix + name}, now)
 }
 
-// kept returns the points that are kept: those that are not dropped, have not ended, and are not too many.
+// kept returns the points that must be kept, newest first. It leaves out dropped and expired points, and all but the
+// newest scheduled points.
 func kept(points []Point, scheduled int, now time.Time) (keep []Point) {
 	for _, p := range slices.Backward(points) { // newest first
 		switch {

@@ -17,12 +17,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// clocked is a bucket whose objects have the time of a clock.
+// clocked is a bucket that gives its objects creation times from a test's clock.
 type clocked struct {
 	*archivetest.Memory
 	now     time.Time
 	created map[string]time.Time
-	fail    func(name string, content []byte) error // of a Create, whatever was stored; nil: none
+	// If not nil, fail decides the result of a Create, no matter what was stored.
+	fail func(name string, content []byte) error
 }
 
 func (c *clocked) Create(ctx context.Context, name string, size int64, content io.Reader) error {
@@ -53,7 +54,7 @@ func (c *clocked) List(ctx context.Context, prefix, after string) iter.Seq2[buck
 	}
 }
 
-// aged is an archive with a group whose record was replaced ten times, long before the window.
+// aged is an archive with a group in which one record was replaced ten times, long before the window.
 type aged struct {
 	t     *testing.T
 	b     *clocked
@@ -77,7 +78,7 @@ func newAged(t *testing.T) *aged {
 	return a
 }
 
-// pass lets hours pass, for all clocks, and then the archiver creates a log object.
+// pass advances all clocks by some hours, and then lets the archiver create a log object.
 func (a *aged) pass(hours int64) {
 	a.w.Wait(hours * hour)
 	a.b.now = a.b.now.Add(time.Duration(hours) * time.Hour)
@@ -122,7 +123,7 @@ func TestPruningHasTwoPhases(t *testing.T) {
 	}
 }
 
-// A day has to pass by the clock of the process and by that of the bucket.
+// A day must pass both by the process's clock and by the bucket's.
 func TestWhenADropIsDue(t *testing.T) {
 	begin := archivetest.Begin
 	d := drop{Drop: &object.Drop{Time: begin.UnixNano()}, created: begin.Add(time.Hour)}
@@ -154,7 +155,7 @@ func TestNothingIsPrunedWhileTheArchiveIsRead(t *testing.T) {
 	if r := a.prune(Options{}); !strings.Contains(r.InUse, "a restore") || !slices.Equal(a.b.Names(), before) {
 		t.Errorf("%+v", r)
 	}
-	// A use that cannot be read counts, too.
+	// A use that cannot be read is treated as valid.
 	name := names(a.b.Memory, "/use/")[0]
 	content := bytes.Clone(a.b.Get(name))
 	content[len(content)-1] ^= 1
@@ -169,8 +170,8 @@ func TestNothingIsPrunedWhileTheArchiveIsRead(t *testing.T) {
 	}
 }
 
-// An object that a drop lists is not deleted if it is needed again: the group was copied anew, and the base does not
-// count any more.
+// A drop lists objects that are then needed again, because the group was copied again and the base is therefore no
+// longer in effect. These objects must not be deleted.
 func TestWhatIsNeededAgainIsNotDeleted(t *testing.T) {
 	a := newAged(t)
 	a.prune(Options{})
@@ -185,9 +186,9 @@ func TestWhatIsNeededAgainIsNotDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, number := g.Catalogue()
-	c.Segments = c.Segments[1:] // not all that the base replaces
+	c.Segments = c.Segments[1:] // the catalogue no longer lists all segments that the base replaces
 	a.b.Set(a.w.Name(object.CatalogueName(a.g.UUID, number+1)), a.w.Encode(&c, nil))
-	// The base that is made now replaces some of them again: they wait for another day.
+	// This run makes a new base, which again replaces some of these segments. They must wait for another day.
 	r := a.prune(Options{})
 	if r.Deleted != 0 || r.Groups != 1 || r.Listed == 0 || len(names(a.b.Memory, "/seg/")) < len(segments) {
 		t.Errorf("%+v", r)
@@ -199,7 +200,7 @@ func TestWhatIsNeededAgainIsNotDeleted(t *testing.T) {
 	if again := a.prune(Options{}); again.Deleted != r.Listed {
 		t.Errorf("a day later: %+v", again)
 	}
-	// The base that does not count stays, with its segment: it tells what the former history was.
+	// The base that is not in effect is kept together with its segment, because it describes the earlier history.
 	if bases := names(a.b.Memory, "/base/"); len(bases) != 2 {
 		t.Errorf("%q", bases)
 	}
@@ -247,7 +248,7 @@ func TestPointsOfAScheduleAndPointsThatEnd(t *testing.T) {
 	if !slices.Equal(left, []string{"s2", "s3"}) {
 		t.Errorf("left: %q", left)
 	}
-	// A name is free again after its point was deleted, also while a drop lists it.
+	// After a point was deleted, its name can be used again, even while a drop still lists it.
 	make("hand", object.MadeByHand, 0)
 	points, err := a.store.Points(t.Context())
 	if err != nil || points[len(points)-1].Name != "hand" || points[len(points)-1].Dropped {
@@ -259,7 +260,8 @@ func TestPointsOfAScheduleAndPointsThatEnd(t *testing.T) {
 	}
 }
 
-// A blob is deleted if only entries referred to it that are left out, also if another base is made before that.
+// A blob is deleted if only entries that were left out referred to it, even if another base is made before the
+// deletion.
 func TestBlobsOfVersionsThatAreLeftOut(t *testing.T) {
 	a := newAged(t)
 	a.g.PutBlob(5, []byte("replaced"))
@@ -276,7 +278,7 @@ func TestBlobsOfVersionsThatAreLeftOut(t *testing.T) {
 	}
 	a.w.Log(a.g)
 	a.w.Roll(a.g)
-	a.w.Wait(60 * hour) // for this process alone: nothing is deleted
+	a.w.Wait(60 * hour) // the time passes only by this process's clock, so nothing is deleted
 	a.g.Put(2, "two")
 	a.w.Log(a.g)
 	if r := a.prune(Options{}); r.Groups != 1 || r.Deleted != 0 {
@@ -294,7 +296,7 @@ func TestBlobsOfVersionsThatAreLeftOut(t *testing.T) {
 	}
 }
 
-// A base is replaced only when as much as it has came behind it.
+// A base is rewritten only when at least as much data as it holds has been added after it.
 func TestABaseIsNotRewrittenForLittle(t *testing.T) {
 	a := newAged(t)
 	a.g.Put(7, strings.Repeat("large", 1000))
@@ -321,7 +323,7 @@ func TestABaseIsNotRewrittenForLittle(t *testing.T) {
 	}
 }
 
-// A point cannot be made of a time that cannot be read in each group.
+// A point cannot be created for a time as of which some group cannot be read.
 func TestAPointIsReadable(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
@@ -335,7 +337,7 @@ func TestAPointIsReadable(t *testing.T) {
 	if _, err := store.CreatePoint(t.Context(), PointSpec{Name: "x", Made: object.MadeByHand}, w.Now()); err != nil {
 		t.Error(err)
 	}
-	// Verify names a point that cannot be read.
+	// Verify reports a point that cannot be read.
 	for _, name := range names(b, group(4).String()) {
 		b.Set(name, nil)
 	}
@@ -347,7 +349,7 @@ func TestAPointIsReadable(t *testing.T) {
 	}
 }
 
-// The newest 200 log objects stay, although no catalogue leaves anything to read in them.
+// The newest 200 log objects are kept, even though the catalogues cover all of their pieces.
 func TestLogObjectsStayForAWhile(t *testing.T) {
 	a := newAged(t)
 	for range 300 {
@@ -360,7 +362,7 @@ func TestLogObjectsStayForAWhile(t *testing.T) {
 	a.g.Put(3, "three")
 	a.w.Log(a.g)
 	a.prune(Options{})
-	if logs := names(a.b.Memory, "/log/"); len(logs) != logsKept+2 { // two are newer than the catalogue
+	if logs := names(a.b.Memory, "/log/"); len(logs) != logsKept+2 { // two log objects are newer than the catalogue
 		t.Errorf("%d log objects are left", len(logs))
 	}
 	late := a.w.NewGroup("late", 2)
@@ -376,7 +378,8 @@ func TestLogObjectsStayForAWhile(t *testing.T) {
 	}
 }
 
-// The answer of a create may be lost, and another process may be first.
+// If the response to a create is lost, the create is repeated. If another process has created the object first, an
+// error is returned.
 func TestCreatesWhoseAnswersAreLost(t *testing.T) {
 	a := newAged(t)
 	lost := 0

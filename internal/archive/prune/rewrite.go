@@ -19,32 +19,32 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// mergeSegments is from how many segments on a group is rewritten although nothing can be left out.
+// mergeSegments is the number of segments from which a group is rewritten even if no version can be left out.
 const mergeSegments = 64
 
-// rewriting makes the base of one group.
+// rewriting creates a new base for one group.
 type rewriting struct {
 	store   *Store
 	group   *reader.Group
-	points  []uint64 // indexes that must stay readable, in order
+	points  []uint64 // indexes that must remain readable, in increasing order
 	prefix  []object.SegmentRef
-	end     uint64 // last index of prefix: reads as of an index at or above it stay exact
-	bound   uint64 // the last version at or before the begin of the window, which stays
-	bytes   int64  // of a segment, at which it ends
+	end     uint64 // last index of prefix; reads as of an index at or above it remain exact
+	bound   uint64 // index of the last version before the window begins; this version is kept
+	bytes   int64  // size at which a segment of the base ends
 	now     time.Time
-	keep    []uint64 // indexes of versions that stay, in order
-	dropped int64    // versions that do not stay
+	keep    []uint64 // indexes of the versions that are kept, in increasing order
+	dropped int64    // number of versions that are left out
 }
 
-// version is a put or delete of the prefix.
+// version is a put or delete in the prefix.
 type version struct {
 	id      int64
 	index   uint64
 	deleted bool
 }
 
-// rewrite replaces the oldest segments of a group, if that is worth it. It reads them twice, and needs 32 bytes of
-// memory for each of their versions. It returns the number of versions that are left out.
+// rewrite replaces a group's oldest segments, if worthwhile. It reads them twice, and needs 32 bytes of memory for
+// each of their versions. It returns the number of versions that it left out.
 func (s *Store) rewrite(ctx context.Context, g *reader.Group, points []Point, window time.Time, opts *Options,
 	names map[string]bucket.Info) (left int64, err error) {
 	if _, number := g.Catalogue(); number == 0 || g.Missing != "" || g.Overlaps() {
@@ -76,8 +76,8 @@ func (s *Store) rewrite(ctx context.Context, g *reader.Group, points []Point, wi
 	return r.dropped, r.write(ctx, names)
 }
 
-// worthIt reports whether the segments that no base has are at least as large as the base. So a version is rewritten
-// few times, and what is not needed is at most as much as what is.
+// worthIt reports whether the prefix has at least as much data from outside the base as from the base. This limits
+// how often a version is rewritten, and keeps the unneeded data from exceeding the needed data.
 func (r *rewriting) worthIt() bool {
 	based := map[string]bool{}
 	if b := r.group.Base(); b != nil {
@@ -96,7 +96,7 @@ func (r *rewriting) worthIt() bool {
 	return fresh > 0 && fresh >= old
 }
 
-// readable notes the indexes of points that can be read, and must stay readable.
+// readable determines the indexes of the points as of which the group can be read, and must remain readable.
 func (r *rewriting) readable(ctx context.Context, points []Point) error {
 	for _, p := range points {
 		for _, in := range p.Groups {
@@ -116,9 +116,9 @@ func (r *rewriting) readable(ctx context.Context, points []Point) error {
 	return nil
 }
 
-// choose decides which versions stay: those that a read as of a point, or as of the end of the prefix or later,
-// returns, deletes that hide an older version that stays, and the last version before the window, so that times of the
-// window stand for the same indexes as before.
+// choose decides which versions are kept. These are the versions that a read returns as of a point, or as of the end
+// of the prefix or a later index, and the deletes that hide an older version that is kept. The last version before
+// the window is also kept, so that times in the window correspond to the same indexes as before.
 func (r *rewriting) choose(ctx context.Context) error {
 	var versions []version
 	err := r.group.WalkSegments(ctx, len(r.prefix), func(e *format.Entry, _ []byte) error {
@@ -133,7 +133,7 @@ func (r *rewriting) choose(ctx context.Context) error {
 	slices.SortFunc(versions, func(a, b version) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.index, b.index))
 	})
-	older := false // an older version of the record stays
+	older := false // whether an older version of the record is kept
 	for i, v := range versions {
 		if i == 0 || versions[i-1].id != v.id {
 			older = false
@@ -151,13 +151,13 @@ func (r *rewriting) choose(ctx context.Context) error {
 	return nil
 }
 
-// pointIn reports whether a point reads a group as of an index from from on, and below to.
+// pointIn reports whether a point reads the group as of an index that is at least from and below to.
 func (r *rewriting) pointIn(from, to uint64) bool {
 	i, _ := slices.BinarySearch(r.points, from)
 	return i < len(r.points) && r.points[i] < to
 }
 
-// write creates the new segments, and then the base that makes them count.
+// write creates the new segments, and then the base that puts them into effect.
 func (r *rewriting) write(ctx context.Context, names map[string]bucket.Info) error {
 	g := r.group
 	base := &object.Base{Group: g.UUID, Name: g.Name, Replaces: r.replaces(), Segments: []object.SegmentRef{}}
@@ -218,8 +218,8 @@ func (r *rewriting) write(ctx context.Context, names map[string]bucket.Info) err
 	return err
 }
 
-// replaces returns the segments of the catalogue that the new base replaces: those of the base before, and those of the
-// prefix that no base has made.
+// replaces returns the catalogue's segments that the new base replaces. These are the segments that the previous base
+// replaced, and the segments of the prefix that are not from a base.
 func (r *rewriting) replaces() (refs []object.SegmentRef) {
 	replaced := map[object.SegmentRef]bool{}
 	if b := r.group.Base(); b != nil {
@@ -239,7 +239,8 @@ func (r *rewriting) replaces() (refs []object.SegmentRef) {
 	return refs
 }
 
-// history returns the floor and the holes: reads are exact as of the points, and from the end of the prefix on.
+// history returns the floor and the holes of the new base. Reads are exact as of the points' indexes, and from the
+// end of the prefix on.
 func (r *rewriting) history() (floor uint64, holes []object.Hole) {
 	exact := append(slices.Clone(r.points), r.end)
 	floor = max(exact[0], r.group.Floor)
@@ -267,8 +268,8 @@ func (r *rewriting) segment(ctx context.Context, b *pieces.Builder, floor uint64
 	return object.SegmentRef{First: span.First, Last: span.Last, ID: fmt.Sprintf("%x", id[:]), Bytes: size}, err
 }
 
-// blobs returns the blobs that nothing refers to any more: those of entries that are left out, and those of the base
-// before that exist.
+// blobs returns the blobs to which no entry refers any more. These are the blobs of the entries that were left out,
+// and those blobs of the previous base that still exist.
 func (r *rewriting) blobs(gone map[uuid.UUID]bool, names map[string]bucket.Info) []uuid.UUID {
 	if b := r.group.Base(); b != nil {
 		for _, id := range b.Blobs {

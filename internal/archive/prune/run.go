@@ -17,35 +17,35 @@ import (
 
 // Options of Run.
 type Options struct {
-	Window time.Duration    // times that are younger than this stay readable as they are
-	Points int              // how many points of a schedule are kept
-	DryRun bool             // change nothing, and report what would be done
+	Window time.Duration    // reads as of times less than Window ago return the same results as before
+	Points int              // number of scheduled points to keep
+	DryRun bool             // if true, nothing is changed, and the Report says what would be done
 	Now    func() time.Time // nil: time.Now
 
-	segmentBytes int64 // of a segment of a base, at which it ends; 0: 32 MiB
+	segmentBytes int64 // size at which a segment of a base ends; 0 means 32 MiB
 }
 
-// Report says what Run has done, or would do.
+// Report describes what Run has done, or would do with Options.DryRun.
 type Report struct {
 	DryRun bool `json:"dryRun,omitempty"`
-	// InUse says who reads the archive; then nothing was done. Empty: nobody.
+	// InUse describes a reader that uses the archive, in which case nothing was done. It is empty if there is no reader.
 	InUse        string   `json:"inUse,omitempty"`
-	Groups       int      `json:"groups"`       // groups that got a base
-	Versions     int64    `json:"versions"`     // puts and deletes that their bases leave out
-	Points       []string `json:"points"`       // points that are not kept any more
-	Listed       int64    `json:"listed"`       // objects that a drop lists now, and did not before
+	Groups       int      `json:"groups"`       // groups that got a new base
+	Versions     int64    `json:"versions"`     // puts and deletes that the new bases leave out
+	Points       []string `json:"points"`       // points that are no longer kept
+	Listed       int64    `json:"listed"`       // objects that are now listed in a drop, and were not before
 	ListedBytes  int64    `json:"listedBytes"`  // of these
-	Deleted      int64    `json:"deleted"`      // objects that were listed for more than a day
+	Deleted      int64    `json:"deleted"`      // objects that a drop had listed for more than a day
 	DeletedBytes int64    `json:"deletedBytes"` // of these
 }
 
-// logsKept is how many log objects are kept that no catalogue leaves anything to read in. They tell when groups that
-// are not written were read, and an archiver that starts continues the last one.
+// logsKept is the number of log objects that are kept although the catalogues cover all of their pieces. They record
+// up to which time idle groups are archived, and an archiver that starts continues the last one.
 const logsKept = 200
 
-// Run prunes an archive in two phases: it makes bases and lists what is not needed in a drop, and it deletes what
-// earlier drops have listed for more than a day and is still not needed. While a use counts, it does nothing. It may be
-// killed at any time, and run again.
+// Run prunes an archive in two phases. It makes bases, and lists the objects that are no longer needed in a drop. It
+// deletes the objects that earlier drops have listed for more than a day, if they are still not needed. While a use
+// is valid, Run does nothing. If it is killed at any time, it can be run again.
 func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -78,8 +78,8 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 			report.Points = append(report.Points, p.Name)
 		}
 	}
-	// What is deleted was not needed before this Run: a base that it makes may leave out more, which readers that have
-	// just listed the archive still need.
+	// Only objects that were not needed even before this Run are deleted. The new bases make more objects unnecessary,
+	// but readers that have just listed the archive still need those.
 	f, err := s.find(ctx, useless)
 	if err != nil {
 		return report, err
@@ -97,7 +97,7 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 	return report, s.listNew(ctx, listed, f, &opts, report)
 }
 
-// bases makes the bases of all groups that need one.
+// bases creates a new base for each group that needs one.
 func (s *Store) bases(ctx context.Context, a *reader.Archive, points []Point, opts *Options, report *Report) error {
 	groups, err := a.Groups(ctx)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *Store) bases(ctx context.Context, a *reader.Archive, points []Point, op
 	return nil
 }
 
-// listNew lists in a drop what is not needed and not listed yet.
+// listNew creates a drop with the objects that are not needed and not listed yet.
 func (s *Store) listNew(ctx context.Context, listed map[string]bool, f *finder, opts *Options, report *Report) error {
 	var names []string
 	for _, name := range f.useless {
@@ -138,8 +138,9 @@ func (s *Store) listNew(ctx context.Context, listed map[string]bool, f *finder, 
 	return s.createDrop(ctx, names, opts.Now())
 }
 
-// delete deletes what drops have listed for more than a day, if it is still not needed, and then these drops. It
-// returns what younger drops list. An object that an older drop lists, too, waits for the younger one.
+// delete deletes the objects that drops have listed for more than a day, if they are still not needed, and then those
+// drops. It returns the objects that younger drops list. An object that is listed in an old and in a younger drop is
+// deleted only when the younger drop is due.
 func (s *Store) delete(ctx context.Context, drops []drop, f *finder, opts *Options, report *Report) (
 	listed map[string]bool, err error) {
 	useless := map[string]bool{}
@@ -167,7 +168,7 @@ func (s *Store) delete(ctx context.Context, drops []drop, f *finder, opts *Optio
 			report.DeletedBytes += info.Bytes
 			delete(f.names, name)
 			if opts.DryRun {
-				listed[name] = true // so that it is not counted as one to list
+				listed[name] = true // so that listNew does not count it
 				continue
 			}
 			if err := s.folder().Delete(ctx, name); err != nil {
@@ -175,7 +176,7 @@ func (s *Store) delete(ctx context.Context, drops []drop, f *finder, opts *Optio
 			}
 		}
 		if d == &drops[len(drops)-1] || opts.DryRun {
-			continue // the newest drop stays, so that no number is used twice
+			continue // keep the newest drop, so that its number is not used again
 		}
 		if err := s.folder().Delete(ctx, d.name); err != nil {
 			return nil, fmt.Errorf("delete %s: %w", d.name, err)
@@ -184,15 +185,16 @@ func (s *Store) delete(ctx context.Context, drops []drop, f *finder, opts *Optio
 	return listed, nil
 }
 
-// finder finds the objects that nothing needs, in the order in which they are to be deleted.
+// finder finds the objects that nothing needs, in the order in which they must be deleted.
 type finder struct {
 	store   *Store
 	names   map[string]bucket.Info // all objects
-	newest  time.Time              // when the newest object was created, by the clock of the bucket
+	newest  time.Time              // creation time of the newest object, according to the bucket's clock
 	useless []string
 }
 
-// find reads the archive as it is now. The argument has points and uses that are not needed.
+// find reads the archive in its present state. The argument useless holds the names of points and uses that are not
+// needed.
 func (s *Store) find(ctx context.Context, useless []string) (*finder, error) {
 	f := &finder{store: s, useless: slices.Clone(useless)}
 	a, err := s.open(ctx)
@@ -212,7 +214,7 @@ func (s *Store) find(ctx context.Context, useless []string) (*finder, error) {
 		}
 	}
 	f.logs(a, groups)
-	var last []string // catalogues and bases: while they exist, they tell what else is not needed
+	var last []string // catalogues and bases, which must be deleted last because they show what else is not needed
 	for _, g := range groups {
 		more, err := f.group(ctx, a, g)
 		if err != nil {
@@ -224,14 +226,14 @@ func (s *Store) find(ctx context.Context, useless []string) (*finder, error) {
 	return f, nil
 }
 
-// logs adds the log objects that no catalogue leaves anything to read in.
+// logs adds the log objects all of whose pieces are covered by catalogues, except the newest ones.
 func (f *finder) logs(a *reader.Archive, groups []*reader.Group) {
 	first, through := a.Logs()
 	living := 0
 	for _, g := range groups {
 		c, number := g.Catalogue()
 		if number == 0 {
-			return // its history begins in a log object
+			return // this group's history begins in a log object, so all log objects are needed
 		}
 		if !g.Gone {
 			through, living = min(through, c.Log), living+1
@@ -242,7 +244,7 @@ func (f *finder) logs(a *reader.Archive, groups []*reader.Group) {
 	}
 }
 
-// group adds the objects of one group that are not needed, and returns its catalogues and bases that are not.
+// group adds the unneeded objects of one group. It returns the names of the group's unneeded catalogues and bases.
 func (f *finder) group(ctx context.Context, a *reader.Archive, g *reader.Group) (last []string, err error) {
 	c, number := g.Catalogue()
 	if number == 0 {
@@ -272,7 +274,7 @@ func (f *finder) group(ctx context.Context, a *reader.Archive, g *reader.Group) 
 		old, err := header[object.Catalogue](ctx, a, name)
 		switch {
 		case errors.Is(err, object.ErrCorrupt):
-			continue // a person has to look at it
+			continue // keep a damaged catalogue, because a person has to examine it
 		case err != nil:
 			return nil, err
 		case allIn(old.Segments, listed):
@@ -283,7 +285,8 @@ func (f *finder) group(ctx context.Context, a *reader.Archive, g *reader.Group) 
 	return append(last, bases...), err
 }
 
-// bases returns the older bases of a group whose segments the base that counts has replaced, and adds these segments.
+// bases returns the names of those older bases of a group that the base in effect has superseded. It adds their
+// unneeded segments.
 func (f *finder) bases(ctx context.Context, a *reader.Archive, g *reader.Group, needed map[object.SegmentRef]bool) (
 	last []string, err error) {
 	counts := g.Base()
@@ -322,7 +325,7 @@ func (f *finder) bases(ctx context.Context, a *reader.Archive, g *reader.Group, 
 	return last, nil
 }
 
-// segment adds a segment object unless it is needed.
+// segment adds a segment object, unless the object is needed.
 func (f *finder) segment(group uuid.UUID, ref object.SegmentRef, needed map[object.SegmentRef]bool) {
 	id, err := object.ParseSegmentID(ref.ID)
 	if err != nil || needed[ref] {

@@ -18,16 +18,17 @@ import (
 
 // Store is the archive of one store in a bucket.
 type Store struct {
-	Bucket bucket.Bucket // begins at the URL
+	Bucket bucket.Bucket // the bucket at the URL, not at the store's folder
 	UUID   uuid.UUID
-	Key    object.Key // encrypts new objects; zero: not encrypted
+	Key    object.Key // encrypts new objects; if zero, they are not encrypted
 	Keys   object.Keys
 }
 
-// ErrOther says that another process has created an object of the same name. It is pruning, or has made a point.
+// ErrOther means that another process has created an object with the same name. That process is also pruning, or has
+// created a point.
 var ErrOther = errors.New("another process has created it")
 
-// createTries is how often an object is created whose outcome is not known.
+// createTries is the number of attempts to create an object if the outcome is unknown.
 const createTries = 3
 
 func (s *Store) folder() bucket.Bucket { return bucket.Under(s.Bucket, s.UUID.String()) }
@@ -36,8 +37,8 @@ func (s *Store) open(ctx context.Context) (*reader.Archive, error) {
 	return reader.Open(ctx, s.Bucket, s.UUID, s.Keys)
 }
 
-// create creates an object, and returns its size. If the answer is lost, it creates the same object again. It returns
-// ErrOther if the object exists with other bytes.
+// create creates an object, and returns its size. If the response is lost, it creates the same object again. It
+// returns ErrOther if the object exists with other bytes.
 func (s *Store) create(ctx context.Context, name string, header object.Header, body []byte) (int64, error) {
 	e, err := object.NewEncoder(object.Spec{
 		Store: s.UUID, Header: header, Body: bytes.NewReader(body), BodyBytes: int64(len(body)), Key: s.Key,
@@ -64,7 +65,7 @@ func (s *Store) create(ctx context.Context, name string, header object.Header, b
 	return int64(len(content)), nil
 }
 
-// isOurs returns nil if an object that exists has exactly these bytes.
+// isOurs returns nil if the existing object has exactly these bytes, and ErrOther if it has others.
 func (s *Store) isOurs(ctx context.Context, name string, content []byte) error {
 	r, err := s.folder().Open(ctx, name, 0, int64(len(content))+1)
 	if err != nil {

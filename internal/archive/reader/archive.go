@@ -15,17 +15,18 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// Archive is the archive of one store, as it was when it was opened: later objects do not count. Its methods are not
-// safe for concurrent use.
+// Archive is the archive of one store, as it was when it was opened. Objects that are created later are ignored. Its
+// methods are not safe for concurrent use.
 type Archive struct {
 	folder *folder
 	header object.Archive
 	logs   *logs
-	groups map[uuid.UUID]*Group // those that were read
+	groups map[uuid.UUID]*Group // groups that have been read
 }
 
-// Open opens the archive of a store. The bucket begins at the URL, which several stores may share. The keys are those
-// with which objects may be encrypted. It returns fs.ErrNotExist if the URL has no archive of this store.
+// Open opens the archive of a store. The bucket is the one at the URL, which several stores may share. The keys are
+// those with which the archive's objects may be encrypted. Open returns fs.ErrNotExist if there is no archive of this
+// store.
 func Open(ctx context.Context, b bucket.Bucket, store uuid.UUID, keys object.Keys) (*Archive, error) {
 	f := &folder{bucket: bucket.Under(b, store.String()), store: store, keys: keys}
 	a := &Archive{folder: f, groups: map[uuid.UUID]*Group{}}
@@ -46,7 +47,7 @@ func Open(ctx context.Context, b bucket.Bucket, store uuid.UUID, keys object.Key
 	return a, err
 }
 
-// Stores returns the stores that have an archive in a bucket, in the order of their UUIDs.
+// Stores returns the stores that have an archive in a bucket, sorted by UUID.
 func Stores(ctx context.Context, b bucket.Bucket) (stores []uuid.UUID, err error) {
 	after := ""
 	for {
@@ -56,7 +57,7 @@ func Stores(ctx context.Context, b bucket.Bucket) (stores []uuid.UUID, err error
 		}
 		folder, _, found := strings.Cut(name, "/")
 		if !found {
-			after = name // an object that belongs to no store
+			after = name // this object belongs to no store
 			continue
 		}
 		store, err := uuid.Parse(folder)
@@ -72,27 +73,26 @@ func Stores(ctx context.Context, b bucket.Bucket) (stores []uuid.UUID, err error
 	}
 }
 
-// behindAll is behind all names of objects: '~' is the last character that a name may have.
+// behindAll sorts after the name of every object, because '~' is the greatest character that a name may contain.
 const behindAll = "~~~~"
 
 // Store returns the UUID of the store.
 func (a *Archive) Store() uuid.UUID { return a.folder.store }
 
-// Header returns the content of archive.json.
+// Header returns the header of archive.json.
 func (a *Archive) Header() object.Archive { return a.header }
 
-// Logs returns the numbers of the first and the last log object; both are 0 if there is none. Log objects between them
-// may be missing: the groups that need them say so.
+// Logs returns the numbers of the first and the last log object, or 0 and 0 if there are none. Log objects between
+// them may be missing. The groups that need a missing one report it (see Group.Missing).
 func (a *Archive) Logs() (first, last uint64) { return a.logs.first, a.logs.last }
 
-// Groups returns all groups of the archive, in the order of their names. A group that was deleted may have the name of
-// another one.
+// Groups returns all groups in the archive, sorted by name. A deleted group may have the same name as another group.
 func (a *Archive) Groups(ctx context.Context) ([]*Group, error) {
 	return a.groupsBut(ctx, func(_ uuid.UUID, err error) error { return err })
 }
 
-// Readable does what Groups does, but leaves out the groups whose objects are missing or damaged. The map says why each
-// of them cannot be read.
+// Readable is like Groups, but leaves out the groups whose objects are missing or damaged. The map broken says why
+// each of them cannot be read.
 func (a *Archive) Readable(ctx context.Context) (groups []*Group, broken map[uuid.UUID]error, err error) {
 	broken = map[uuid.UUID]error{}
 	groups, err = a.groupsBut(ctx, func(id uuid.UUID, err error) error {
@@ -105,13 +105,14 @@ func (a *Archive) Readable(ctx context.Context) (groups []*Group, broken map[uui
 	return groups, broken, err
 }
 
-// IsBroken reports whether an error says that an object of an archive is missing or damaged. Other errors are those of
-// the bucket or the caller, and say nothing about the archive.
+// IsBroken reports whether an error means that an object of the archive is missing or damaged. Any other error was
+// caused by the bucket or the caller, and does not mean that the archive is damaged.
 func IsBroken(err error) bool {
 	return IsMissing(err) || errors.Is(err, object.ErrCorrupt) || errors.Is(err, object.ErrForeign)
 }
 
-// groupsBut implements Groups. A group that cannot be read is passed to failed, and left out if that returns nil.
+// groupsBut implements Groups and Readable. It calls failed for each group that cannot be read, and leaves the group
+// out if failed returns nil.
 func (a *Archive) groupsBut(ctx context.Context, failed func(id uuid.UUID, err error) error) ([]*Group, error) {
 	ids, err := a.folder.listGroups(ctx)
 	if err != nil {
@@ -129,8 +130,8 @@ func (a *Archive) groupsBut(ctx context.Context, failed func(id uuid.UUID, err e
 			return nil, err
 		}
 	}
-	// Groups without a catalogue are only in log objects. Those that no catalogue leaves to read need not be read for
-	// that: a group is copied, and gets a catalogue, before the first log object with a piece of it.
+	// Groups without a catalogue appear only in log objects. It is not necessary to read the log objects that the
+	// catalogues cover: a new group gets a catalogue before the first log object with one of its pieces.
 	from := uint64(0)
 	for _, g := range groups {
 		if !g.Gone && (from == 0 || g.catalogue.Log < from) {
@@ -162,8 +163,9 @@ func (a *Archive) groupsBut(ctx context.Context, failed func(id uuid.UUID, err e
 	return groups, nil
 }
 
-// Covered returns the time up to which all of these groups are archived. It is zero if it is not known for one of them,
-// or if there is none. Groups that are gone do not count: behind their own Covered they hold nothing, or did not exist.
+// Covered returns the time up to which all of the given groups are archived. It is zero if that time is unknown for
+// one of them, or if there are no groups. Deleted groups are ignored, because after their own Covered they are empty
+// or do not exist.
 func Covered(groups []*Group) (covered time.Time) {
 	first := true
 	for _, g := range groups {
@@ -174,7 +176,8 @@ func Covered(groups []*Group) (covered time.Time) {
 	return covered
 }
 
-// Find returns the group with a name or a UUID. If several groups had this name, the one that still exists counts.
+// Find returns the group with the given name or UUID. If several groups have had the name, it returns the one that
+// still exists.
 func (a *Archive) Find(ctx context.Context, group string) (*Group, error) {
 	if id, err := uuid.Parse(group); err == nil {
 		return a.Group(ctx, id)
@@ -204,7 +207,7 @@ func (a *Archive) Find(ctx context.Context, group string) (*Group, error) {
 	return nil, fmt.Errorf("%d groups had the name %q: give the UUID of one, such as %s", len(found), group, found[0].UUID)
 }
 
-// stat describes an object; errors name it.
+// stat describes an object. Its errors contain the object's name.
 func (f *folder) stat(ctx context.Context, name string) (bucket.Info, error) {
 	info, err := f.bucket.Stat(ctx, name)
 	if mayHelp(ctx, err) {
@@ -216,7 +219,8 @@ func (f *folder) stat(ctx context.Context, name string) (bucket.Info, error) {
 	return info, nil
 }
 
-// listGroups returns the groups that have a folder, without listing the objects of each: a group has many.
+// listGroups returns the groups that have a folder. It does not list all objects of each group, because a group has
+// many.
 func (f *folder) listGroups(ctx context.Context) (ids []uuid.UUID, err error) {
 	after := ""
 	for {

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// readBase reads the newest base of the group. If it counts, its segments replace those of the catalogue.
+// readBase reads the group's newest base. If the base is in effect, its segments replace those of the catalogue.
 func (g *Group) readBase(ctx context.Context) error {
 	if g.number == 0 {
 		return nil
@@ -43,8 +43,8 @@ func (g *Group) readBase(ctx context.Context) error {
 	return g.apply(b)
 }
 
-// apply puts a base into effect. A base does not count if the catalogue does not list all segments that it replaces:
-// the group has been copied anew since.
+// apply puts a base into effect, unless the catalogue does not list all of the segments that the base replaces. In
+// that case the group has been copied again since the base was made, and the base is ignored.
 func (g *Group) apply(b *object.Base) error {
 	listed := make(map[object.SegmentRef]bool, len(g.catalogue.Segments))
 	for _, ref := range g.catalogue.Segments {
@@ -69,15 +69,15 @@ func (g *Group) apply(b *object.Base) error {
 	return g.addSegments(segments)
 }
 
-// Catalogue returns the newest catalogue and its number; the number is 0 if the group has none. The caller must not
-// change it.
+// Catalogue returns the newest catalogue and its number, which is 0 if the group has no catalogue. The caller must
+// not change the catalogue.
 func (g *Group) Catalogue() (object.Catalogue, uint64) { return g.catalogue, g.number }
 
-// Base returns the base that counts; nil if there is none. The caller must not change it.
+// Base returns the base that is in effect, or nil if there is none. The caller must not change it.
 func (g *Group) Base() *object.Base { return g.base }
 
-// Segments returns the segment objects that hold the group's history, in the order of the log. Behind them are pieces
-// of log objects.
+// Segments returns the segment objects with the group's history, in log order. Later entries are in pieces of log
+// objects.
 func (g *Group) Segments() (refs []object.SegmentRef) {
 	for _, s := range g.sources {
 		if s.log == nil {
@@ -87,8 +87,8 @@ func (g *Group) Segments() (refs []object.SegmentRef) {
 	return refs
 }
 
-// WalkSegments calls visit for each entry of the first n segments, with its whole frame, in the order of the log. Both
-// are valid during the call. Every byte was checked. The first error of visit ends the walk.
+// WalkSegments calls visit for each entry of the first n segments, together with the entry's frame, in log order.
+// Both are valid only during the call. All bytes have been checked. If visit returns an error, the walk ends.
 func (g *Group) WalkSegments(ctx context.Context, n int, visit func(e *format.Entry, frame []byte) error) error {
 	for _, s := range g.sources[:n] {
 		if err := s.walkFrames(ctx, g.archive.folder, visit); err != nil {
@@ -98,12 +98,12 @@ func (g *Group) WalkSegments(ctx context.Context, n int, visit func(e *format.En
 	return nil
 }
 
-// LastVersion returns the index of the last put or delete that is archived and was committed at or before a time in
-// Unix ns, in a group whose sources follow each other; 0 if there is none.
+// LastVersion returns the index of the last archived put or delete that was committed at or before a time, given in
+// Unix ns. It returns 0 if there is none. The group's sources must not overlap.
 func (g *Group) LastVersion(ctx context.Context, nanos int64) (uint64, error) {
 	lo, _, err := g.boundsInOrder(ctx, nanos)
 	return lo, err
 }
 
-// Overlaps reports whether an index may be in several objects of the group.
+// Overlaps reports whether several objects of the group may contain the same index.
 func (g *Group) Overlaps() bool { return g.overlaps() }

@@ -15,32 +15,32 @@ import (
 
 // folder is the archive of one store in a bucket.
 type folder struct {
-	bucket bucket.Bucket // begins at the folder of the store
+	bucket bucket.Bucket // the store's folder in the bucket
 	store  uuid.UUID
 	keys   object.Keys
 }
 
-// content reads the content of one object by ranges, and checks every byte. It holds one chunk. Each read from the
-// bucket that fails is made once more, because a connection may have been cut, or a byte may have been flipped on its
-// way. Errors name the object. It is not safe for concurrent use.
+// content reads the content of one object in ranges, and checks every byte. It holds one chunk in memory. It repeats
+// each failed read once, because a connection may have broken or a byte may have been flipped in transit. Errors
+// contain the object's name. It is not safe for concurrent use.
 type content struct {
 	folder *folder
 	name   string
 	kind   object.Kind
-	bytes  int64 // size of the object, which a listing, a catalogue or a stat has told
+	bytes  int64 // size of the object, according to a listing, a catalogue or a stat
 
 	chunks *object.Chunks
-	src    io.ReadCloser // at the beginning of the chunk next; nil: not open
+	src    io.ReadCloser // positioned at the beginning of chunk next; nil if not open
 	next   int64
-	until  int64  // src ends before this chunk
-	limit  int64  // the caller reads the content up to here
-	buffer []byte // one chunk with its check
-	number int64  // the chunk that is in data
+	until  int64  // src ends before the chunk with this number
+	limit  int64  // the caller reads the content only up to this offset
+	buffer []byte // holds one chunk with its check
+	number int64  // number of the chunk in data
 	data   []byte // nil: none
 }
 
 // openContent opens an object and decodes its header. The function check compares the header with what the caller
-// knows of the object; nil: nothing is known.
+// knows about the object. It is nil if the caller knows nothing.
 func (f *folder) openContent(ctx context.Context, name string, kind object.Kind, bytes int64, to object.Header,
 	check func() error) (*content, error) {
 	c := &content{folder: f, name: name, kind: kind, bytes: bytes}
@@ -57,7 +57,7 @@ func (f *folder) openContent(ctx context.Context, name string, kind object.Kind,
 	return c, nil
 }
 
-// mayHelp reports whether an operation that failed is worth another attempt.
+// mayHelp reports whether it is worthwhile to repeat an operation that failed with err.
 func mayHelp(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, object.ErrVersion) &&
 		!errors.Is(err, object.ErrKey)
@@ -65,7 +65,7 @@ func mayHelp(ctx context.Context, err error) bool {
 
 func (c *content) named(err error) error { return fmt.Errorf("object %s: %w", c.name, err) }
 
-// begin reads the envelope, the header, and with them what else is in their chunks.
+// begin reads the envelope and the header, and therefore the whole chunks that contain the header.
 func (c *content) begin(ctx context.Context, to object.Header, check func() error) error {
 	if c.bytes < object.EnvelopeBytes {
 		return fmt.Errorf("%w: it has %d bytes", object.ErrCorrupt, c.bytes)
@@ -105,10 +105,12 @@ func (c *content) begin(ctx context.Context, to object.Header, check func() erro
 	return check()
 }
 
-// firstCheckBytes is the length of the longest check, so that the first read has the whole first chunk.
+// firstCheckBytes is the length of the longest check. The first read includes this many bytes more, so that it always
+// contains the whole first chunk.
 const firstCheckBytes = 20
 
-// cut says that a read brought fewer bytes than the object has. Other errors stay what they are.
+// cut converts a premature end of the data to an error which says that the bucket returned too few bytes. It returns
+// other errors unchanged.
 func cut(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: the bucket returned fewer bytes than the object has", object.ErrCorrupt)
@@ -116,8 +118,8 @@ func cut(err error) error {
 	return err
 }
 
-// at returns the content from an offset to the end of its chunk, which is never empty. The bytes are valid until the
-// next call.
+// at returns the content from an offset to the end of the offset's chunk. The result is never empty. It is valid
+// until the next call.
 func (c *content) at(ctx context.Context, offset int64) ([]byte, error) {
 	number := offset / object.ChunkBytes
 	if c.data == nil || c.number != number {
@@ -133,7 +135,7 @@ func (c *content) at(ctx context.Context, offset int64) ([]byte, error) {
 	return c.data[offset-number*object.ChunkBytes:], nil
 }
 
-// load reads one chunk, from src if it is next there.
+// load reads one chunk. It continues to read from src if that chunk comes next.
 func (c *content) load(ctx context.Context, number int64) error {
 	c.data = nil
 	offset, length := c.chunks.Place(number)
@@ -167,23 +169,24 @@ func (c *content) load(ctx context.Context, number int64) error {
 	return nil
 }
 
-// close releases the connection. The content can still be read.
+// close closes the connection. The content can still be read afterwards.
 func (c *content) close() {
 	if c.src != nil {
-		_ = c.src.Close() // it was only read, and every byte has a checksum
+		_ = c.src.Close() // the object was only read, and every byte has a checksum, so an error does not matter
 		c.src = nil
 	}
 }
 
-// part reads the content between two offsets. The caller closes the content, and reads one part at a time.
+// part returns a reader of the content between two offsets. Only one part may be read at a time. The caller must
+// close the content.
 func (c *content) part(ctx context.Context, from, to int64) *part {
 	c.limit = to
 	return &part{ctx: ctx, content: c, offset: from, end: to}
 }
 
-// part is an io.Reader for a range of a content. Its errors do not name the object.
+// part is an io.Reader of a range of a content. Its errors do not contain the object's name.
 type part struct {
-	ctx     context.Context // io.Reader has no argument for it
+	ctx     context.Context // a field, because Read has no context argument
 	content *content
 	offset  int64
 	end     int64

@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// readAll reads everything as of the end, and compares it with the model.
+// readAll reads all groups as of the end of the archive, and compares them with the model.
 func readAll(ctx context.Context, b bucket.Bucket, w *archivetest.Writer, keys object.Keys) error {
 	a, err := reader.Open(ctx, b, w.Store, keys)
 	if err != nil {
@@ -49,13 +49,14 @@ func readAll(ctx context.Context, b bucket.Bucket, w *archivetest.Writer, keys o
 	return nil
 }
 
-// names reports whether an error names an object.
+// names reports whether an error contains the name of an object.
 func names(err error, name string) bool {
-	_, name, _ = strings.Cut(name, "/") // without the store
+	_, name, _ = strings.Cut(name, "/") // remove the store's folder
 	return strings.Contains(err.Error(), name)
 }
 
-// Each byte of each object is flipped, and each object is cut: the object is named, or what is read is right.
+// When any byte of an object is flipped, or an object is truncated, the reader either names the object in an error or
+// still returns correct data.
 func TestEachFlippedByteIsFound(t *testing.T) {
 	for _, key := range []object.Key{{}, archivetest.SampleKey(t)} {
 		b, w := sample(t, key, 50)
@@ -67,7 +68,7 @@ func TestEachFlippedByteIsFound(t *testing.T) {
 			bytesTotal += len(whole)
 			step := 1
 			if !key.IsZero() {
-				step = 29 // the encrypted archive has the same shape
+				step = 29 // check fewer bytes, because the encrypted archive has the same structure
 			}
 			for at := 0; at < len(whole); at += step {
 				changed := bytes.Clone(whole)
@@ -82,7 +83,7 @@ func TestEachFlippedByteIsFound(t *testing.T) {
 			b.Set(name, append(bytes.Clone(whole), 0))
 			longer := harmless
 			if strings.Contains(name, "/seg/") {
-				longer = map[string]int{} // the catalogue says how long a segment is, so what follows is not read
+				longer = map[string]int{} // the catalogue contains the length of the segment, so bytes after it are not read
 			}
 			found(t, readAll(t.Context(), b, w, keys), name, longer, "longer than %d bytes", len(whole))
 			b.Set(name, whole)
@@ -90,7 +91,7 @@ func TestEachFlippedByteIsFound(t *testing.T) {
 		if err := readAll(t.Context(), b, w, keys); err != nil {
 			t.Fatal(err)
 		}
-		// Only the first catalogue of alpha is not needed: the second one has all that is in it.
+		// Only alpha's first catalogue is not needed, because the second one contains everything that is in it.
 		if len(harmless) != 1 || harmless[w.Name(object.CatalogueName(w.Groups[0].UUID, 1))] == 0 {
 			t.Errorf("changes of these objects were not noticed: %v", harmless)
 		}
@@ -111,7 +112,7 @@ func found(t *testing.T, err error, name string, harmless map[string]int, what s
 	}
 }
 
-// Any two objects are exchanged: an object is named, or what is read is right.
+// When any two objects are exchanged, the reader either names one of them in an error or still returns correct data.
 func TestExchangedObjectsAreFound(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	all := b.Names()
@@ -133,7 +134,7 @@ func TestExchangedObjectsAreFound(t *testing.T) {
 			b.Set(other, y)
 		}
 	}
-	// The first catalogue of alpha and the log objects behind it say the same as the second one.
+	// Alpha's first catalogue and the log objects after it contain the same facts as the second catalogue.
 	alpha := w.Groups[0].UUID
 	want := []string{w.Name(object.CatalogueName(alpha, 2)), w.Name(object.CatalogueName(alpha, 1))}
 	if !slices.Equal(harmless, want) {
@@ -141,7 +142,7 @@ func TestExchangedObjectsAreFound(t *testing.T) {
 	}
 }
 
-// A missing object is named. Without one of its log objects, an archive ends before it.
+// A missing object is named in an error. If a log object is missing, the archive ends before it.
 func TestMissingObjectsAreFound(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	for _, name := range b.Names() {
@@ -151,25 +152,25 @@ func TestMissingObjectsAreFound(t *testing.T) {
 		b.Set(name, whole)
 		switch {
 		case strings.Contains(name, w.Groups[0].UUID.String()+"/cat/"), name == w.Name(object.LogName(6)):
-			if err != nil { // one of two catalogues of alpha suffices, and the last log object has no entries
+			if err != nil { // one of alpha's two catalogues is enough, and the last log object has no entries
 				t.Errorf("%s is not needed: %v", name, err)
 			}
 		case err == nil:
 			t.Errorf("nobody misses %s", name)
 		case strings.Contains(name, "/log/"), strings.Contains(name, "/cat/"):
-			// The groups end earlier, and readAll asks beyond that end.
+			// The groups end earlier, and readAll fails because it reads as of a later index.
 		case !names(err, name) && !strings.HasSuffix(name, object.ArchiveName):
 			t.Errorf("%s is missing: %v", name, err)
 		}
 	}
 }
 
-// What comes behind a gap in the numbers of log objects does not count.
+// Log objects after a gap in the numbers are ignored.
 func TestAnArchiveEndsAtTheFirstGap(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	b.Set(w.Name(object.LogName(5)), nil)
 	a := open(t, b, w)
-	for i, through := range []uint64{9, 7, 2, 2} { // alpha has index 10 and beta index 8 in log object 5
+	for i, through := range []uint64{9, 7, 2, 2} { // index 10 of alpha and index 8 of beta are in log object 5
 		g := group(t, a, w.Groups[i])
 		if g.Through != through || !strings.Contains(g.Missing, object.LogName(5)) {
 			t.Errorf("%s is archived through %d, not %d; missing: %s", g, g.Through, through, g.Missing)
@@ -183,7 +184,7 @@ func TestAnArchiveEndsAtTheFirstGap(t *testing.T) {
 	}
 }
 
-// Log objects that catalogues have made needless may be deleted. Those that are needed are missed.
+// Log objects may be deleted if catalogues cover them. If a log object is still needed, its absence is reported.
 func TestAnArchiveMayBeginWithALaterLogObject(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	b.Set(w.Name(object.LogName(1)), nil)
@@ -207,7 +208,7 @@ func TestAnArchiveMayBeginWithALaterLogObject(t *testing.T) {
 	}
 }
 
-// A listing may be out of date: an object that it does not tell is asked for by its name.
+// If a listing is out of date and lacks an object, the reader looks for the object by its name.
 func TestAListingThatIsOutOfDate(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	stale := forgetful{Memory: b, name: w.Name(object.LogName(4))}
@@ -233,7 +234,7 @@ func (f forgetful) List(ctx context.Context, prefix, after string) iterInfo {
 
 type iterInfo = iter.Seq2[bucket.Info, error]
 
-// A read that fails once is made again; one that fails always is an error that names the object.
+// A read that fails once is repeated. A read that always fails results in an error that names the object.
 func TestAReadThatFailsIsMadeOnceMore(t *testing.T) {
 	broken := errors.New("the connection broke")
 	other := bytes.Repeat([]byte("other"), object.ChunkBytes)
@@ -307,7 +308,7 @@ func TestAForeignOrNewerArchiveIsRefused(t *testing.T) {
 	}
 }
 
-// A frame of another segment is refused, although its own checksums are right, and its index and length fit.
+// A frame from another segment is refused, even if its own checksums are correct and its index and length fit.
 func TestAFrameOfAnotherPlaceIsRefused(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -348,8 +349,8 @@ func TestAFrameOfAnotherPlaceIsRefused(t *testing.T) {
 	}
 }
 
-// Two blobs of a group with the same size are exchanged. Nothing but the checksum in the entry tells them apart, so the
-// end of the data is never handed out.
+// Two blobs of a group with the same size are exchanged. Only the checksum in the entry can reveal this, so the
+// reader never returns the last part of the data.
 func TestABlobOfAnotherRecordIsRefused(t *testing.T) {
 	for _, size := range []int{50, 2 * object.ChunkBytes} {
 		b := archivetest.NewMemory()

@@ -12,23 +12,23 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Framed is an entry with its frame as the archive has it. Both checksums of the frame were checked.
+// Framed is an entry together with its frame in the archive. Both checksums of the frame have been checked.
 type Framed struct {
 	Entry *format.Entry
 	Frame []byte
 }
 
-// Entries yields the archived entries with indexes from first to last, in the order of their indexes, each once. If
-// objects overlap, and one has the put or delete of which another has only the request, the put or delete counts. What
-// is yielded is valid until the next one. It holds one chunk and one frame for each object of the group that has the
-// current index. Unlike the other methods of Group, Entries may be called, and its result used, concurrently. After an
-// error it ends.
+// Entries yields the archived entries with indexes from first to last, ordered by index, each once. If objects
+// overlap, one may have a put or delete of which another has only the request. In that case Entries yields the put or
+// delete. An element is valid until the next one is requested. Entries holds one chunk and one frame in memory for
+// each object that contains the current index. Unlike the other methods of Group, it may be called concurrently, and
+// its results may be used concurrently. It ends after an error.
 func (g *Group) Entries(ctx context.Context, first, last uint64) iter.Seq2[Framed, error] {
 	return func(yield func(Framed, error) bool) {
 		m := merger{ctx: ctx, folder: g.archive.folder, first: first, last: last}
 		for _, s := range g.sources {
 			if s.Last != 0 && s.Last >= first && s.First <= last {
-				m.waiting = append(m.waiting, *s) // a copy, because a walk completes the Range
+				m.waiting = append(m.waiting, *s) // a copy, because a walk sets further fields of the Range
 			}
 		}
 		slices.SortStableFunc(m.waiting, func(a, b source) int { return cmp.Compare(a.First, b.First) })
@@ -46,8 +46,7 @@ func (g *Group) Entries(ctx context.Context, first, last uint64) iter.Seq2[Frame
 	}
 }
 
-// Blob reads the data of a put of the group that refers to a blob. It is as Version.Open, and may be called
-// concurrently.
+// Blob reads the data of a put that refers to a blob. It behaves like Version.Open, and may be called concurrently.
 func (g *Group) Blob(ctx context.Context, e *format.Entry) (io.ReadCloser, error) {
 	ref, err := e.BlobRef()
 	if err == nil && ref == nil {
@@ -62,24 +61,24 @@ func (g *Group) Blob(ctx context.Context, e *format.Entry) (io.ReadCloser, error
 
 var errNoBlob = errors.New("the entry refers to no blob")
 
-// merger walks over sources that may overlap.
+// merger merges the entries of sources that may overlap.
 type merger struct {
-	ctx         context.Context // iterators have no argument for it
+	ctx         context.Context // a field, because an iterator has no context argument
 	folder      *folder
 	first, last uint64
-	waiting     []source // not begun, in the order of their first indexes
+	waiting     []source // sources that have not been started, ordered by first index
 	walks       []*frameWalk
-	at          uint64 // the index that was handed out last
+	at          uint64 // index of the entry that was returned last
 }
 
-// frameWalk is the walk over one source, at an entry that was not handed out.
+// frameWalk is a walk over one source. Its head is the next entry that has not been returned.
 type frameWalk struct {
 	head Framed
 	pull func() (Framed, error, bool)
 	stop func()
 }
 
-// next returns the next entry; nil at the end. It is valid until the next call.
+// next returns the next entry, or nil at the end. The entry is valid until the next call.
 func (m *merger) next() (*Framed, error) {
 	if err := m.advance(); err != nil {
 		return nil, err
@@ -97,7 +96,8 @@ func (m *merger) next() (*Framed, error) {
 	return least, nil
 }
 
-// least returns the entry with the lowest index, and no request if there is a choice; nil if all walks have ended.
+// least returns the entry with the lowest index, or nil if all walks have ended. If several walks are at that index,
+// it prefers an entry that is not a request.
 func (m *merger) least() (least *Framed) {
 	for _, w := range m.walks {
 		e := w.head.Entry
@@ -109,7 +109,7 @@ func (m *merger) least() (least *Framed) {
 	return least
 }
 
-// advance moves each walk behind the index that was handed out last.
+// advance moves each walk past the index that was returned last.
 func (m *merger) advance() error {
 	for i := 0; i < len(m.walks); i++ {
 		w := m.walks[i]
@@ -128,7 +128,7 @@ func (m *merger) advance() error {
 	return nil
 }
 
-// begin begins the walk over the first source that is waiting.
+// begin starts the walk over the first waiting source.
 func (m *merger) begin() error {
 	s := m.waiting[0]
 	m.waiting = m.waiting[1:]
@@ -143,7 +143,7 @@ func (m *merger) begin() error {
 	return nil
 }
 
-// frames yields the wanted entries of one source that were not handed out.
+// frames yields those requested entries of one source that have not been returned yet.
 func (m *merger) frames(s *source) iter.Seq2[Framed, error] {
 	return func(yield func(Framed, error) bool) {
 		err := s.walkFrames(m.ctx, m.folder, func(e *format.Entry, frame []byte) error {

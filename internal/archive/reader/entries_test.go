@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// sameEntries reads a range of a group, and compares it with the model.
+// sameEntries reads a range of a group's entries, and compares them with the model.
 func sameEntries(t *testing.T, g *reader.Group, model *archivetest.Group, first, last uint64) {
 	t.Helper()
 	var want []format.Entry
@@ -44,7 +44,7 @@ func sameEntries(t *testing.T, g *reader.Group, model *archivetest.Group, first,
 	}
 }
 
-// The entries of each range of each group come in the order of their indexes.
+// For every range of every group, the entries come in the order of their indexes.
 func TestEntriesOfEachRange(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	a := open(t, b, w)
@@ -58,7 +58,7 @@ func TestEntriesOfEachRange(t *testing.T) {
 	}
 }
 
-// Objects that overlap are merged. A put counts before the request that compaction has kept of it.
+// Objects that overlap are merged. A put takes precedence over the request that compaction has kept of the same put.
 func TestEntriesOfObjectsThatOverlap(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -77,7 +77,7 @@ func TestEntriesOfObjectsThatOverlap(t *testing.T) {
 	}
 }
 
-// addRequests adds a catalogue that begins with a segment of requests alone, with the indexes 1 to 9.
+// addRequests adds a catalogue that begins with a segment which contains only requests, with the indexes 1 to 9.
 func addRequests(t *testing.T, b *archivetest.Memory, w *archivetest.Writer, model *archivetest.Group) {
 	t.Helper()
 	id := format.SegmentID{0x77}
@@ -107,7 +107,7 @@ func addRequests(t *testing.T, b *archivetest.Memory, w *archivetest.Writer, mod
 	b.Set(w.Name(object.CatalogueName(model.UUID, 3)), w.Encode(&c, nil))
 }
 
-// Entries and blobs of one group are read concurrently: the race detector watches.
+// Entries and blobs of one group are read concurrently, so that the race detector can find races.
 func TestEntriesAreReadConcurrently(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	model := w.Groups[0]
@@ -144,7 +144,7 @@ func TestEntriesAreReadConcurrently(t *testing.T) {
 	all.Wait()
 }
 
-// A group whose objects are missing or damaged does not hide the others.
+// A group whose objects are missing or damaged does not prevent the other groups from being read.
 func TestReadableNamesTheGroupsThatAreBroken(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	alpha := w.Groups[0]

@@ -11,8 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// FuzzArchive gives the last log object and the catalogue of alpha of the sample other headers, and the log object
-// another body, all with right checksums: the reader refuses them or reads them, and never panics or hangs.
+// FuzzArchive replaces the headers of the sample's last log object and of alpha's catalogue, and the body of the log
+// object. All checksums remain correct. The reader must either refuse or read these objects, but must never panic or
+// hang.
 func FuzzArchive(f *testing.F) {
 	b, w := sample(f, object.Key{}, 50)
 	logName, catalogueName := w.Name(object.LogName(6)), w.Name(object.CatalogueName(w.Groups[0].UUID, 2))
@@ -57,7 +58,7 @@ func FuzzArchive(f *testing.F) {
 	})
 }
 
-// decoded returns the header and the body of an object.
+// decoded returns an object's header and body.
 func decoded(f *testing.F, b []byte, kind object.Kind) (header, body []byte) {
 	f.Helper()
 	d, err := object.NewDecoder(bytes.NewReader(b), archivetest.SampleStore, kind, nil)
@@ -72,7 +73,7 @@ func decoded(f *testing.F, b []byte, kind object.Kind) (header, body []byte) {
 	return content[:e.HeaderBytes], content[e.HeaderBytes:]
 }
 
-// replace writes an object with a header that an encoder accepts.
+// replace writes an object whose header an encoder accepts.
 func replace(t *testing.T, b *archivetest.Memory, w *archivetest.Writer, name string, h object.Header, body []byte) {
 	t.Helper()
 	e, err := object.NewEncoder(object.Spec{

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// Group is what an archive holds of one group. Its methods read the bucket, and are not safe for concurrent use.
+// Group is one group of an archive. Its methods read from the bucket, and are not safe for concurrent use.
 type Group struct {
 	UUID uuid.UUID
 	Name string
@@ -21,37 +21,39 @@ type Group struct {
 	Floor uint64
 	// Through is the index up to which the group is archived.
 	Through uint64
-	// Holes are in order, and do not touch each other. A read as of an index X is refused if From <= X < To.
+	// Holes are sorted, and do not touch each other. A read as of an index X is refused if From <= X < To for some hole.
 	Holes []object.Hole
-	// Gone says that the group was deleted.
+	// Gone is true if the group was deleted.
 	Gone bool
-	// Covered is the time up to which everything that was acknowledged is in the archive; zero: not known.
+	// Covered is a time such that all writes acknowledged up to it are in the archive. It is zero if no such time is
+	// known.
 	Covered time.Time
-	// Missing, if not empty, says which objects are missing, so that the group ends at Through too early.
+	// Missing says which objects are missing, and that the archived history of the group therefore ends at Through. It
+	// is empty if no object is missing.
 	Missing string
 
 	archive   *Archive
-	number    uint64 // of the catalogue; 0: there is none
+	number    uint64 // number of the catalogue; 0 if there is none
 	catalogue object.Catalogue
-	base      *object.Base // the one that counts; nil: none
-	sources   []*source    // in the order of the log
-	reads     []piece      // in the order of the log
+	base      *object.Base // the base that is in effect, or nil
+	sources   []*source    // in log order
+	reads     []piece      // in log order
 }
 
-// piece is what a piece says of its group, apart from its entries.
+// piece holds what a piece of a log object says about its group, apart from its entries.
 type piece struct {
 	after  uint64
 	readAt int64
 }
 
-// Group returns a group of the archive. It returns fs.ErrNotExist if the archive has none with this UUID.
+// Group returns the group with the given UUID. It returns fs.ErrNotExist if the archive does not have the group.
 func (a *Archive) Group(ctx context.Context, id uuid.UUID) (*Group, error) {
 	if g := a.groups[id]; g != nil {
 		return g, nil
 	}
 	g, err := a.readGroup(ctx, id)
 	if err == nil && g.Missing != "" {
-		g, err = a.readGroup(ctx, id) // the catalogue may have been replaced by a newer one meanwhile
+		g, err = a.readGroup(ctx, id) // a newer catalogue may have replaced this one meanwhile
 	}
 	if err != nil {
 		return nil, fmt.Errorf("group %s: %w", id, err)
@@ -68,7 +70,7 @@ func (a *Archive) readGroup(ctx context.Context, id uuid.UUID) (*Group, error) {
 	if err := g.readBase(ctx); err != nil {
 		return nil, err
 	}
-	if !g.Gone { // nothing follows the catalogue of a group that is gone
+	if !g.Gone { // nothing can follow the catalogue of a deleted group
 		if err := g.readPieces(ctx); err != nil {
 			return nil, err
 		}
@@ -88,7 +90,7 @@ func (a *Archive) readGroup(ctx context.Context, id uuid.UUID) (*Group, error) {
 	return g, nil
 }
 
-// readPieces adds the pieces behind the catalogue.
+// readPieces adds the pieces that follow the catalogue.
 func (g *Group) readPieces(ctx context.Context) error {
 	l, f := g.archive.logs, g.archive.folder
 	from := g.catalogue.Log + 1
@@ -106,7 +108,7 @@ func (g *Group) readPieces(ctx context.Context) error {
 	if missing := l.gap(from); missing != 0 && g.Missing == "" {
 		g.Missing = fmt.Sprintf("%s is missing, so that those behind it do not count", object.LogName(missing))
 	}
-	// A log object that the catalogue has made needless may still tell when the group was read.
+	// A log object that the catalogue covers may still show up to which time the group is archived.
 	for number := g.catalogue.Log; number > 0 && g.Covered.IsZero() && l.has(number) &&
 		g.catalogue.Log-number < coveredLogsMax; number-- {
 		o, err := l.load(ctx, f, number)
@@ -120,11 +122,12 @@ func (g *Group) readPieces(ctx context.Context) error {
 	return nil
 }
 
-// coveredLogsMax is how many log objects are read only to know when a group was last read. An archiver notes a group
-// that rests each 10 minutes, and creates a log object at most each 10 seconds.
+// coveredLogsMax is the number of log objects that are read only to find out up to which time a group is archived. An
+// archiver adds a piece for an idle group every 10 minutes, and creates a log object at most every 10 seconds.
 const coveredLogsMax = 90
 
-// piece returns the piece of a group and its offset in the body; nil if there is none.
+// piece returns the piece of a group and the piece's offset in the body. It returns nil if the log object has no such
+// piece.
 func (o *logObject) piece(group uuid.UUID) (p *object.Piece, offset int64) {
 	for i := range o.header.Pieces {
 		if p := &o.header.Pieces[i]; p.Group == group {
@@ -135,7 +138,7 @@ func (o *logObject) piece(group uuid.UUID) (p *object.Piece, offset int64) {
 	return nil, 0
 }
 
-// readCatalogue reads the newest catalogue, if there is one.
+// readCatalogue reads the group's newest catalogue, if there is one.
 func (g *Group) readCatalogue(ctx context.Context) error {
 	f := g.archive.folder
 	var name string
@@ -166,12 +169,12 @@ func (g *Group) readCatalogue(ctx context.Context) error {
 	return g.addSegments(c.Segments)
 }
 
-// addSegments adds segment objects.
+// addSegments adds segment objects to the group's sources.
 func (g *Group) addSegments(refs []object.SegmentRef) error {
 	for _, ref := range refs {
 		id, err := object.ParseSegmentID(ref.ID)
 		if err != nil {
-			return err // openContent has checked it
+			return err // cannot happen, because openContent has checked the ids
 		}
 		g.sources = append(g.sources, &source{
 			Range: object.Range{Group: g.UUID, Name: g.Name, First: ref.First, Last: ref.Last},
@@ -203,7 +206,7 @@ func (g *Group) add(l *logObject, p *object.Piece, offset int64, first bool) {
 		g.Holes = append(g.Holes, object.Hole{From: p.After + 1, To: p.Floor})
 	}
 	g.Through = max(g.Through, p.Through)
-	if !p.Gone { // what was written before the group was deleted may not have been read any more
+	if !p.Gone { // the last writes before the deletion may not have been archived
 		g.Covered = later(g.Covered, p.ReadAt)
 	}
 }
@@ -215,7 +218,7 @@ func later(t time.Time, unix int64) time.Time {
 	return t
 }
 
-// merge puts holes in order, and joins those that touch.
+// merge sorts holes, and joins those that touch.
 func merge(holes []object.Hole) (merged []object.Hole) {
 	slices.SortFunc(holes, func(a, b object.Hole) int { return cmp.Compare(a.From, b.From) })
 	for _, h := range holes {

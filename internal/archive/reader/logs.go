@@ -11,11 +11,11 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// logs are the log objects of an archive. Which of them count is a matter of the group: those from the first one that
-// its catalogue leaves to read, up to the first gap in the numbers.
+// logs are the log objects of an archive. Which of them matter depends on the group: those from the first one that
+// its catalogue does not cover, up to the first gap in the numbers.
 type logs struct {
-	first, last uint64           // numbers; 0: there is none
-	bytes       map[uint64]int64 // sizes of those that exist
+	first, last uint64           // numbers; 0 if there are no log objects
+	bytes       map[uint64]int64 // sizes of the existing log objects, by number
 	loaded      map[uint64]*logObject
 }
 
@@ -26,11 +26,11 @@ type logObject struct {
 	bytes    int64
 	header   object.Log
 	chunks   *object.Chunks
-	envelope uint32 // CRC of the envelope
+	envelope uint32 // CRC of the object's envelope
 }
 
-// listLogs lists the log objects. A listing may be out of date, so an object that is missing before others is asked for
-// by its name.
+// listLogs lists the log objects. Because a listing may be out of date, it looks for each missing object that others
+// follow by the object's name.
 func (f *folder) listLogs(ctx context.Context) (*logs, error) {
 	l := &logs{bytes: map[uint64]int64{}, loaded: map[uint64]*logObject{}}
 	for info, err := range f.bucket.List(ctx, object.LogPrefix, "") {
@@ -39,7 +39,7 @@ func (f *folder) listLogs(ctx context.Context) (*logs, error) {
 		}
 		number, ok := object.ParseLogName(info.Name)
 		if !ok {
-			continue // no object of an archive
+			continue // this is not an object of an archive
 		}
 		if l.first == 0 {
 			l.first, l.last = number, number-1
@@ -47,7 +47,7 @@ func (f *folder) listLogs(ctx context.Context) (*logs, error) {
 		for ; l.last+1 < number; l.last++ {
 			missing, err := f.stat(ctx, object.LogName(l.last+1))
 			if errors.Is(err, fs.ErrNotExist) {
-				break // the first one decides, and those between need not be asked for
+				break // the gap starts here, so it does not matter whether the objects after it exist
 			}
 			if err != nil {
 				return nil, err
@@ -65,7 +65,8 @@ func (l *logs) has(number uint64) bool {
 	return ok
 }
 
-// gap returns the first missing number from a number on that has an object behind it; 0 if there is none.
+// gap returns the first missing number that is at least from and that existing objects follow. It returns 0 if there
+// is none.
 func (l *logs) gap(from uint64) uint64 {
 	for number := from; number <= l.last; number++ {
 		if !l.has(number) {
@@ -75,7 +76,8 @@ func (l *logs) gap(from uint64) uint64 {
 	return 0
 }
 
-// read returns the log objects from a number on, up to the first gap. They are kept, because groups share them.
+// read returns the log objects from a number on, up to the first gap. It keeps them in memory, because the groups
+// share them.
 func (l *logs) read(ctx context.Context, f *folder, from uint64) (read []*logObject, err error) {
 	for number := from; l.has(number); number++ {
 		o, err := l.load(ctx, f, number)
@@ -87,7 +89,7 @@ func (l *logs) read(ctx context.Context, f *folder, from uint64) (read []*logObj
 	return read, nil
 }
 
-// load reads the header of one log object, and checks that it follows the one before.
+// load reads the header of one log object, and checks that the object continues the preceding one.
 func (l *logs) load(ctx context.Context, f *folder, number uint64) (*logObject, error) {
 	if o := l.loaded[number]; o != nil {
 		return o, nil
@@ -114,7 +116,8 @@ func (l *logs) load(ctx context.Context, f *folder, number uint64) (*logObject, 
 	return o, nil
 }
 
-// envelopeBefore returns the CRC of the envelope of the object before a number; nil if that one does not exist.
+// envelopeBefore returns the CRC of the envelope of the log object that precedes the one with the given number. It
+// returns nil if that object does not exist.
 func (l *logs) envelopeBefore(ctx context.Context, f *folder, number uint64) (*uint32, error) {
 	if number == 1 {
 		return new(uint32), nil
@@ -136,7 +139,7 @@ func (l *logs) envelopeBefore(ctx context.Context, f *folder, number uint64) (*u
 	return &crc, nil
 }
 
-// firstName returns the first name of a listing; empty if there is none.
+// firstName returns the first name of a listing, or "" if the listing is empty.
 func firstName(list iter.Seq2[bucket.Info, error]) (string, error) {
 	for info, err := range list {
 		return info.Name, err

@@ -10,14 +10,14 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// Object is the fixed part of one object.
+// Object holds the envelope and the header of one object.
 type Object struct {
 	Envelope object.Envelope
 	Header   object.Header
 }
 
-// Object reads a whole object with a name in the folder of the store, and checks its bytes. It returns fs.ErrInvalid if
-// no object of an archive has such a name, or none of a kind that this program reads.
+// Object reads a whole object, given its name in the store's folder, and checks its bytes. It returns fs.ErrInvalid
+// if the name is not that of an object of an archive, or if this program does not read objects of that kind.
 func (a *Archive) Object(ctx context.Context, name string) (Object, error) {
 	kind, ok := KindOf(name)
 	var to object.Header
@@ -61,15 +61,15 @@ func (a *Archive) Object(ctx context.Context, name string) (Object, error) {
 	return Object{Envelope: e, Header: to}, nil
 }
 
-// Source is a segment object, or a piece of a log object, as part of a group's history.
+// Source is a segment object, or a piece of a log object, that contains a part of a group's history.
 type Source struct {
 	object.Range
 	Object string // name of the object
 	Bytes  int64  // size of the object
 }
 
-// Sources yields what the group's history is made of, in the order of the log. Pieces without entries are left out. It
-// reads the header of each segment. After an error it ends.
+// Sources yields the sources of the group's history, in log order. It leaves out pieces without entries. It reads the
+// header of each segment. It ends after an error.
 func (g *Group) Sources(ctx context.Context) iter.Seq2[Source, error] {
 	return func(yield func(Source, error) bool) {
 		for _, s := range g.sources {

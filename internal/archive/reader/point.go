@@ -15,27 +15,28 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// ErrRefused says that an archive cannot answer exactly as of an index or a time. The error is a *RefusedError.
+// ErrRefused means that an archive has no exact answer as of an index or a time. The error is a *RefusedError.
 var ErrRefused = errors.New("the archive cannot answer exactly")
 
-// RefusedError says why a group cannot be read as of an index or a time, and what can be read instead.
+// RefusedError says why a group cannot be read as of an index or a time, and as of which points it can be read
+// instead.
 type RefusedError struct {
 	Group   uuid.UUID
 	Name    string
-	Asked   string       // the index or the time
-	Why     string       // follows Asked in a sentence
-	Hole    *object.Hole // the hole that Asked is in; nil: none
-	Earlier Point        // the last one before that can be read; zero: there is none, or it is not known
-	Later   Point        // the first one behind that can be read; zero: there is none, or it is not known
+	Asked   string       // the requested index or time
+	Why     string       // continues the sentence that begins with Asked
+	Hole    *object.Hole // the hole that contains Asked, or nil
+	Earlier Point        // last readable point before Asked; zero if there is none or it is unknown
+	Later   Point        // first readable point after Asked; zero if there is none or it is unknown
 }
 
-// Point is an index of a group, and a time that stands for it. Time is zero if it is not known.
+// Point is an index of a group, and a time that corresponds to it. Time is zero if it is unknown.
 type Point struct {
 	Index uint64
 	Time  time.Time
 }
 
-// String writes the point for messages.
+// String formats the point for messages.
 func (p Point) String() string {
 	if p.Time.IsZero() {
 		return fmt.Sprintf("index %d", p.Index)
@@ -59,20 +60,20 @@ func (e *RefusedError) Error() string {
 	return text
 }
 
-// Is makes errors.Is find ErrRefused.
+// Is makes errors.Is(err, ErrRefused) true.
 func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
 
 func (g *Group) refuse(asked, why string) *RefusedError {
 	return &RefusedError{Group: g.UUID, Name: g.Name, Asked: asked, Why: why}
 }
 
-// Check returns a *RefusedError unless reads as of an index are exact.
+// Check returns nil if reads as of an index are exact, and otherwise a *RefusedError.
 func (g *Group) Check(ctx context.Context, index uint64) error {
 	return g.check(ctx, fmt.Sprintf("index %d", index), index, index)
 }
 
-// check refuses a read as of an index that is somewhere from lo to hi: compaction may have dropped the entries between
-// those that are archived.
+// check refuses a read as of an index that is only known to be between lo and hi. The exact index is unknown if
+// compaction may have dropped entries between the archived ones.
 func (g *Group) check(ctx context.Context, asked string, lo, hi uint64) error {
 	if hi > g.Through {
 		return g.beyond(asked)
@@ -99,7 +100,7 @@ func (g *Group) check(ctx context.Context, asked string, lo, hi uint64) error {
 	return nil
 }
 
-// beyond refuses a read as of a point that is not archived.
+// beyond refuses a read as of an index or time that is not archived.
 func (g *Group) beyond(asked string) error {
 	why := "is not archived yet"
 	switch {
@@ -113,8 +114,8 @@ func (g *Group) beyond(asked string) error {
 	return refused
 }
 
-// At returns the index that a time stands for: that of the last entry that was committed at or before it. It returns a
-// *RefusedError if the time is not covered, below the floor or in a hole.
+// At returns the index that corresponds to a time, which is the index of the last entry committed at or before that
+// time. It returns a *RefusedError if the time is not covered, is before the floor, or is in a hole.
 func (g *Group) At(ctx context.Context, t time.Time) (uint64, error) {
 	asked := "time " + formatTime(t)
 	lo, hi, err := g.bounds(ctx, t)
@@ -127,7 +128,7 @@ func (g *Group) At(ctx context.Context, t time.Time) (uint64, error) {
 	return lo, g.check(ctx, asked, lo, hi)
 }
 
-// bounds returns the indexes between which the last entry is that was committed at or before a time.
+// bounds returns two indexes. The last entry that was committed at or before the given time is between them.
 func (g *Group) bounds(ctx context.Context, t time.Time) (lo, hi uint64, err error) {
 	nanos := t.UnixNano()
 	if g.overlaps() {
@@ -138,7 +139,7 @@ func (g *Group) bounds(ctx context.Context, t time.Time) (lo, hi uint64, err err
 	if err != nil {
 		return 0, 0, err
 	}
-	// Each piece was read after all entries up to the index from which it continues.
+	// When a piece was read, all entries up to the index from which the piece continues had been committed.
 	for _, p := range g.reads {
 		if p.readAt != 0 && p.readAt <= nanos && p.after <= hi {
 			lo = max(lo, p.after)
@@ -147,7 +148,7 @@ func (g *Group) bounds(ctx context.Context, t time.Time) (lo, hi uint64, err err
 	return lo, max(hi, lo), nil
 }
 
-// overlaps reports whether an index may be in several sources.
+// overlaps reports whether several sources may contain the same index.
 func (g *Group) overlaps() bool {
 	last := uint64(0)
 	for _, s := range g.sources {
@@ -159,8 +160,8 @@ func (g *Group) overlaps() bool {
 	return false
 }
 
-// boundsOfAll finds the index of the last put or delete at or before a time, and the index before the first one behind
-// it, in all sources.
+// boundsOfAll searches all sources. It returns the index of the last put or delete committed at or before a time, and
+// the index before the first one committed after that time.
 func (g *Group) boundsOfAll(ctx context.Context, nanos int64) (lo, hi uint64, err error) {
 	hi = g.Through
 	err = g.versionsUpTo(ctx, g.Through, func(e *format.Entry, _ *source) error {
@@ -174,8 +175,8 @@ func (g *Group) boundsOfAll(ctx context.Context, nanos int64) (lo, hi uint64, er
 	return lo, hi, err
 }
 
-// boundsInOrder does the same as boundsOfAll for sources that follow each other. It reads only the two sources between
-// which the time is.
+// boundsInOrder is like boundsOfAll for sources that do not overlap. It reads only the two sources between which the
+// time falls.
 func (g *Group) boundsInOrder(ctx context.Context, nanos int64) (lo, hi uint64, err error) {
 	at, err := g.firstSource(ctx, func(s *source) bool { return s.LastCommit > nanos })
 	if err != nil {
@@ -212,8 +213,8 @@ func (g *Group) boundsInOrder(ctx context.Context, nanos int64) (lo, hi uint64, 
 	return lo, hi, nil
 }
 
-// firstSource returns the first source with a version for which found is true. It must be true for all later sources,
-// too, apart from those without versions. It returns len(g.sources) if there is none.
+// firstSource returns the first source with a version for which found returns true. The function found must also
+// return true for all later sources with versions. If there is no such source, firstSource returns len(g.sources).
 func (g *Group) firstSource(ctx context.Context, found func(s *source) bool) (at int, err error) {
 	at = sort.Search(len(g.sources), func(i int) bool {
 		for ; i >= 0 && err == nil; i-- {
@@ -227,7 +228,7 @@ func (g *Group) firstSource(ctx context.Context, found func(s *source) bool) (at
 	return at, err
 }
 
-// firstVersion returns the first put or delete of a source for which found is true; nil if there is none.
+// firstVersion returns the first put or delete of a source for which found returns true, or nil if there is none.
 func (g *Group) firstVersion(ctx context.Context, s *source, found func(e *format.Entry) bool) (v *format.Entry,
 	err error) {
 	err = s.walk(ctx, g.archive.folder, func(e *format.Entry) error {
@@ -240,8 +241,8 @@ func (g *Group) firstVersion(ctx context.Context, s *source, found func(e *forma
 	return v, err
 }
 
-// lastVersion returns the last put or delete of a source before the first one for which found is false; nil if there
-// is none.
+// lastVersion returns the last put or delete of a source before the first one for which found returns false. It
+// returns nil if there is none.
 func (g *Group) lastVersion(ctx context.Context, s *source, found func(e *format.Entry) bool) (v *format.Entry,
 	err error) {
 	err = s.walk(ctx, g.archive.folder, func(e *format.Entry) error {
@@ -257,12 +258,13 @@ func (g *Group) lastVersion(ctx context.Context, s *source, found func(e *format
 	return v, err
 }
 
-// First returns the history floor, and the first time as of which the group can be read. The time is zero if it is not
-// known, or if the bucket cannot be read.
+// First returns the history floor, and the first time as of which the group can be read. The time is zero if it is
+// unknown, or if the bucket cannot be read.
 func (g *Group) First(ctx context.Context) Point { return g.pointFrom(ctx, g.Floor) }
 
-// pointFrom returns an index, and the first time that stands for it or a later one. The time is left out if it is not
-// known, or if the bucket cannot be read: the caller reports another error.
+// pointFrom returns an index, and the first time that corresponds to that index or a later one. The time is zero if
+// it is unknown, or if the bucket cannot be read. An error does not matter, because the caller already reports
+// another one.
 func (g *Group) pointFrom(ctx context.Context, index uint64) Point {
 	if index > g.Through {
 		return Point{}
@@ -288,7 +290,7 @@ func (g *Group) pointFrom(ctx context.Context, index uint64) Point {
 	return p
 }
 
-// pointBefore returns the index before a hole, and the last time that stands for it or an earlier one.
+// pointBefore returns the index before a hole, and the last time that corresponds to that index or an earlier one.
 func (g *Group) pointBefore(ctx context.Context, from uint64) Point {
 	p := Point{Index: from - 1}
 	var last *format.Entry
@@ -309,7 +311,7 @@ func (g *Group) pointBefore(ctx context.Context, from uint64) Point {
 	return p
 }
 
-// readable returns a time if the group can be read as of it, and otherwise zero.
+// readable returns the given time if the group can be read as of it, and otherwise the zero time.
 func (g *Group) readable(ctx context.Context, nanos int64) time.Time {
 	t := time.Unix(0, nanos).UTC()
 	lo, hi, err := g.bounds(ctx, t)

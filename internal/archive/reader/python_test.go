@@ -1,6 +1,6 @@
 package reader_test
 
-// The example in Python reads files of the machine, so these tests write archives there.
+// The Python example reads files from the disk, so these tests write their archives to the disk.
 
 import (
 	"bytes"
@@ -30,7 +30,7 @@ import (
 
 const script = "../../../examples/archive/read_archive.py"
 
-// python runs the example, and returns what it printed.
+// python runs the example, and returns its output.
 func python(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
 	program := cmp.Or(os.Getenv("SHEAF_PYTHON"), "python3")
@@ -46,7 +46,7 @@ func python(t *testing.T, args ...string) (out string, err error) {
 	return stdout.String(), err
 }
 
-// onDisk writes the archive of archivetest.Sample into a folder.
+// onDisk writes the archive of archivetest.Sample to a folder.
 func onDisk(t *testing.T, key object.Key, blobBytes int) (folder string, b bucket.Bucket, w *archivetest.Writer) {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "bucket")
@@ -58,7 +58,8 @@ func onDisk(t *testing.T, key object.Key, blobBytes int) (folder string, b bucke
 	return filepath.Join(root, w.Store.String()), b, w
 }
 
-// listing returns what the example must print as of a time, from the Go reader and the model; zero: as of the end.
+// listing returns the expected output of the example as of a time, according to the Go reader and the model. If the
+// time is zero, the listing is as of the end.
 func listing(t *testing.T, a *reader.Archive, w *archivetest.Writer, at time.Time) string {
 	t.Helper()
 	var out strings.Builder
@@ -94,7 +95,8 @@ func listing(t *testing.T, a *reader.Archive, w *archivetest.Writer, at time.Tim
 	return out.String()
 }
 
-// A program that knows docs/archive.md alone reads the same as the Go reader, which reads what the model says.
+// A program written from docs/archive.md alone reads the same data as the Go reader. The Go reader's data agree with
+// the model.
 func TestAProgramByThePageReadsTheSame(t *testing.T) {
 	for _, blobBytes := range []int{50, object.ChunkBytes + 99} {
 		folder, b, w := onDisk(t, object.Key{}, blobBytes)
@@ -131,7 +133,7 @@ func TestAProgramByThePageReadsTheSame(t *testing.T) {
 	}
 }
 
-// The example reads a pruned archive, too.
+// The example also reads a pruned archive.
 func TestAProgramByThePageReadsBases(t *testing.T) {
 	folder, b, w := onDisk(t, object.Key{}, 50)
 	w.Log(w.Groups[:2]...)
@@ -156,7 +158,7 @@ func TestAProgramByThePageReadsBases(t *testing.T) {
 	}
 }
 
-// The example refuses what is damaged, missing, exchanged or encrypted, and names the object.
+// The example refuses objects that are damaged, missing, exchanged or encrypted, and names the object.
 func TestAProgramByThePageRefusesDamage(t *testing.T) {
 	folder, _, w := onDisk(t, object.Key{}, 50)
 	beta := w.Groups[1].UUID

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// sample writes the archive of archivetest.Sample into memory.
+// sample writes the archive of archivetest.Sample to memory.
 func sample(t testing.TB, key object.Key, blobBytes int) (*archivetest.Memory, *archivetest.Writer) {
 	t.Helper()
 	b := archivetest.NewMemory()
@@ -43,7 +43,7 @@ func group(t testing.TB, a *reader.Archive, of *archivetest.Group) *reader.Group
 	return g
 }
 
-// record returns a version with its data in the shape of the model.
+// record returns a version and its data in the form of the model.
 func record(ctx context.Context, v reader.Version) (archivetest.Record, error) {
 	r := archivetest.Record{Entry: v.Entry}
 	if v.Deleted() {
@@ -60,7 +60,7 @@ func record(ctx context.Context, v reader.Version) (archivetest.Record, error) {
 	return r, errors.Join(err, src.Close())
 }
 
-// differs says how a version differs from that of the model; empty: not at all.
+// differs describes how a version differs from the model's version. It returns "" if they are equal.
 func differs(got, want archivetest.Record) string {
 	e, w := got.Entry, want.Entry
 	if e.Kind != w.Kind || e.ID != w.ID || e.Index != w.Index || e.Term != w.Term || e.CommitTime != w.CommitTime ||
@@ -71,7 +71,7 @@ func differs(got, want archivetest.Record) string {
 	return ""
 }
 
-// state reads the state of a group, and compares it with the model.
+// state reads a group's state, and compares it with the model.
 func state(ctx context.Context, g *reader.Group, model *archivetest.Group, index uint64) error {
 	want := maps.Clone(model.State(index))
 	for v, err := range g.State(ctx, index) {
@@ -93,7 +93,7 @@ func state(ctx context.Context, g *reader.Group, model *archivetest.Group, index
 	return nil
 }
 
-// wrongData is the error that must never be: the reader handed out what was never written.
+// wrongData is the error that must never occur: the reader returned data that was never written.
 type wrongData string
 
 func (w wrongData) Error() string { return "wrong data: " + string(w) }
@@ -101,7 +101,8 @@ func (w wrongData) Error() string { return "wrong data: " + string(w) }
 // blobHeaderBytes is the length of the header of a blob whose size has seven digits.
 const blobHeaderBytes = len(`{"group":"67000000-0000-0000-0000-000000000001","size":2097085}`)
 
-// Each group as of each index is what the model says, or is refused where the archive cannot know.
+// For every group and every index, the reader returns the state that the model has, or refuses the index if the
+// archive has no exact answer.
 func TestEveryIndexIsWhatTheModelSays(t *testing.T) {
 	for name, c := range map[string]struct {
 		key       object.Key
@@ -135,7 +136,7 @@ func TestEveryIndexIsWhatTheModelSays(t *testing.T) {
 	}
 }
 
-// refusedIndex says from the rules of docs/archive.md whether an index must be refused.
+// refusedIndex determines from the rules of docs/archive.md whether an index must be refused.
 func refusedIndex(model *archivetest.Group, index uint64) bool {
 	for _, h := range model.Holes {
 		if index >= h.From && index < h.To {
@@ -145,7 +146,7 @@ func refusedIndex(model *archivetest.Group, index uint64) bool {
 	return index < model.Floor || index > model.Through()
 }
 
-// records reads single records as of an index.
+// records reads individual records as of an index.
 func records(t *testing.T, g *reader.Group, model *archivetest.Group, index uint64) {
 	t.Helper()
 	want := model.State(index)
@@ -172,7 +173,7 @@ func records(t *testing.T, g *reader.Group, model *archivetest.Group, index uint
 	}
 }
 
-// Whatever is answered as of a time is what the whole history says, also of what compaction has dropped.
+// Every answer as of a time agrees with the whole history, including the versions that compaction has dropped.
 func TestEveryTimeIsWhatTheModelSays(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	a := open(t, b, w)
@@ -187,7 +188,7 @@ func TestEveryTimeIsWhatTheModelSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			truth := uint64(0) // the last entry with a commit time at or before the time
+			truth := uint64(0) // index of the last entry committed at or before the time
 			for at := uint64(1); at <= model.Through(); at++ {
 				if commit := model.CommitTime(at); commit != 0 && commit <= ns {
 					truth = at
@@ -203,8 +204,8 @@ func TestEveryTimeIsWhatTheModelSays(t *testing.T) {
 			}
 		}
 	}
-	// The history is 32 s long. Refused are: alpha below its floor, beta around its hole, delta before it was copied,
-	// gamma behind the last read before it was deleted, and what is behind the end.
+	// The history is 32 s long. The reader refuses alpha below its floor, beta around its hole, delta before the group
+	// was copied, gamma after the last read before the group was deleted, and all times after the end.
 	if want := map[string]int{"alpha": 57, "beta": 54, "gamma": 32, "delta": 39}; !maps.Equal(answers, want) {
 		t.Errorf("groups answered for %v half seconds, not for %v", answers, want)
 	}
@@ -308,7 +309,7 @@ func TestGroupsAndStores(t *testing.T) {
 	}
 }
 
-// An index may be in several segments, as docs/archive.md says. It counts once.
+// Several segments may contain the same index (docs/archive.md). The entry is returned only once.
 func TestAnIndexInSeveralSegments(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -336,7 +337,8 @@ func TestAnIndexInSeveralSegments(t *testing.T) {
 	}
 }
 
-// A state needs no more than 24 bytes for each record, and reads each object twice. Random ids come many times.
+// A state needs at most 24 bytes of memory for each record, and reads each object twice. The ids are random and recur
+// often.
 func TestAStateOfManyRecords(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})

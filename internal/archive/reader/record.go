@@ -18,7 +18,8 @@ import (
 
 // Version is a version of a record: a put or a delete.
 type Version struct {
-	// Entry is the entry as it was committed. Its data is nil if Open must read it, and a reference if a blob has it.
+	// Entry is the entry as it was committed. Its data is nil if the data must be read with Open, which is also the case
+	// if the data is in a blob.
 	Entry format.Entry
 	// Size is the length of the record's data in bytes; 0 for a delete.
 	Size int64
@@ -31,7 +32,7 @@ type Version struct {
 // Deleted reports whether the version is a delete.
 func (v *Version) Deleted() bool { return v.Entry.Kind == format.KindDelete }
 
-// version makes a Version of an entry, without its data unless they are copied.
+// version converts an entry to a Version. It copies the entry's data only if data is true.
 func (g *Group) version(e *format.Entry, s *source, data bool) (Version, error) {
 	v := Version{Entry: *e, Size: int64(len(e.Data)), source: s, group: g}
 	v.Entry.Attributes = bytes.Clone(e.Attributes)
@@ -49,14 +50,14 @@ func (g *Group) version(e *format.Entry, s *source, data bool) (Version, error) 
 	return v, nil
 }
 
-// Record returns the version of a record as of an index. It returns false if the record does not exist as of then: it
-// was never put, or it was deleted. It returns a *RefusedError if the archive cannot tell.
+// Record returns a record's version as of an index. It returns false if the record did not exist, because it had
+// never been put or had been deleted. It returns a *RefusedError if the archive has no exact answer.
 func (g *Group) Record(ctx context.Context, id int64, index uint64) (v Version, ok bool, err error) {
 	if err := g.Check(ctx, index); err != nil {
 		return v, false, err
 	}
-	// The newest source comes first. A source can only have a newer version than the one that was found if its entries
-	// go beyond that one.
+	// Search the newest source first. An earlier source can have a newer version than the one found only if its entries
+	// go beyond that version.
 	for i := len(g.sources) - 1; i >= 0; i-- {
 		s := g.sources[i]
 		if s.First > index || ok && s.Last <= v.Entry.Index {
@@ -79,8 +80,8 @@ func (g *Group) Record(ctx context.Context, id int64, index uint64) (v Version, 
 	return v, ok && !v.Deleted(), nil
 }
 
-// Versions returns the versions of a record that are archived, oldest first. Versions below the floor and in holes may
-// be missing.
+// Versions returns the archived versions of a record, oldest first. Versions below the floor and in holes may be
+// missing.
 func (g *Group) Versions(ctx context.Context, id int64) (versions []Version, err error) {
 	for _, s := range g.sources {
 		err := s.walk(ctx, g.archive.folder, func(e *format.Entry) error {
@@ -99,9 +100,9 @@ func (g *Group) Versions(ctx context.Context, id int64) (versions []Version, err
 	return slices.CompactFunc(versions, func(a, b Version) bool { return a.Entry.Index == b.Entry.Index }), nil
 }
 
-// Open reads the data of a version. The data are right if the reader returns io.EOF: a blob whose checksum is wrong
-// ends with an error in place of its last chunk. Open of a version that State has yielded is safe for concurrent use,
-// also while the group is read.
+// Open reads the data of a version. The data are correct only if the reader returns io.EOF. If a blob's checksum is
+// wrong, the reader returns an error in place of the last chunk. For a version that State has yielded, Open is safe
+// for concurrent use, even while the group is being read.
 func (v *Version) Open(ctx context.Context) (io.ReadCloser, error) {
 	switch {
 	case v.Deleted():
@@ -139,7 +140,7 @@ func (v *Version) openBlob(ctx context.Context) (io.ReadCloser, error) {
 	return &blobReader{part: data, want: v.blob.CRC32C, seen: e.HeaderBytes}, nil
 }
 
-// openBlob opens the object of a blob.
+// openBlob opens a blob object.
 func (f *folder) openBlob(ctx context.Context, g *Group, ref *format.BlobRef) (*content, error) {
 	name := object.BlobName(g.UUID, ref.ID)
 	info, err := f.stat(ctx, name)
@@ -156,13 +157,13 @@ func (f *folder) openBlob(ctx context.Context, g *Group, ref *format.BlobRef) (*
 	})
 }
 
-// blobReader reads the data of a blob. It hands out the end of the data only after it has checked the checksum of the
-// whole.
+// blobReader reads the data of a blob. It returns the last part of the data only after it has verified the checksum
+// of the whole.
 type blobReader struct {
 	*part
 	want uint32
 	crc  uint32
-	seen int64 // crc covers the data up to here, in the content
+	seen int64 // offset in the content up to which crc covers the data
 }
 
 // Read implements io.Reader.
@@ -191,5 +192,5 @@ func (r *blobReader) Close() error {
 	return nil
 }
 
-// IsMissing reports whether an error says that an object of an archive does not exist.
+// IsMissing reports whether an error means that an object of an archive does not exist.
 func IsMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -10,20 +10,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// source is a run of entries of one group: a segment object, or a piece of a log object.
+// source is a sequence of entries of one group, either in a segment object or in a piece of a log object.
 type source struct {
 	object.Range
-	described bool // Range is complete; of a segment, a catalogue tells only first and last
+	described bool // all fields of Range are set; for a segment, a catalogue contains only First and Last
 	name      string
 	bytes     int64             // size of the object
-	id        *format.SegmentID // of the segment; nil: not known
+	id        *format.SegmentID // id of the segment; nil if unknown
 
-	log    *logObject // nil: a segment object
-	offset int64      // of the piece in the content of the log object
-	length int64      // of the piece
+	log    *logObject // nil for a segment object
+	offset int64      // offset of the piece in the content of the log object
+	length int64      // length of the piece
 }
 
-// openContent opens the object, and returns where in its content the segment is.
+// openContent opens the object, and returns the range of the segment in the object's content.
 func (s *source) openContent(ctx context.Context, f *folder) (c *content, from, to int64, err error) {
 	if s.log != nil {
 		c = &content{folder: f, name: s.name, kind: object.KindLog, bytes: s.bytes, chunks: s.log.chunks}
@@ -44,7 +44,7 @@ func (s *source) openContent(ctx context.Context, f *folder) (c *content, from, 
 	return c, e.HeaderBytes, e.ContentBytes, nil
 }
 
-// describe completes the Range of a source.
+// describe completes the Range of a source by reading the object's header if necessary.
 func (s *source) describe(ctx context.Context, f *folder) error {
 	if s.described {
 		return nil
@@ -60,16 +60,16 @@ func (s *source) describe(ctx context.Context, f *folder) error {
 // errStop ends a walk without an error.
 var errStop = errors.New("stop")
 
-// walk calls visit for each entry in order, until visit returns errStop. The entry is valid during the call. A walk
-// that comes to the end compares what it saw with the Range.
+// walk calls visit for each entry in order, until visit returns errStop. The entry is valid only during the call. If
+// the walk reaches the end, it checks that the entries match the Range.
 func (s *source) walk(ctx context.Context, f *folder, visit func(e *format.Entry) error) error {
 	return s.walkFrames(ctx, f, func(e *format.Entry, _ []byte) error { return visit(e) })
 }
 
-// walkFrames does what walk does, and hands out the frame of each entry, too. The frame is valid during the call.
+// walkFrames is like walk, but also passes each entry's frame to visit. The frame is valid only during the call.
 func (s *source) walkFrames(ctx context.Context, f *folder, visit func(e *format.Entry, frame []byte) error) error {
 	if s.log != nil && s.length == 0 {
-		return nil // a piece without entries
+		return nil // the piece has no entries
 	}
 	c, from, to, err := s.openContent(ctx, f)
 	if err != nil {

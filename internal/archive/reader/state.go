@@ -9,14 +9,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// State yields the records of the group as of an index, in the order of their versions. Deleted records are left out.
-// Versions have their data, apart from blobs. They are the caller's. State reads each object twice, and needs 24 bytes
-// of memory for each record, besides one chunk and one entry. After an error it ends.
+// State yields the group's records as of an index, in the order of their versions. It leaves out deleted records. A
+// version holds its data unless the data is in a blob. The caller may keep the versions. State reads each object
+// twice. It needs 24 bytes of memory for each record, in addition to one chunk and one entry. It ends after an error.
 func (g *Group) State(ctx context.Context, index uint64) iter.Seq2[Version, error] {
 	return g.StateOf(ctx, index, func(int64) bool { return true })
 }
 
-// StateOf is State for the records whose ids wanted returns true for. It needs memory for these records alone.
+// StateOf is like State, but only for the records for whose ids wanted returns true. It needs memory only for these
+// records.
 func (g *Group) StateOf(ctx context.Context, index uint64, wanted func(id int64) bool) iter.Seq2[Version, error] {
 	return func(yield func(Version, error) bool) {
 		if err := g.Check(ctx, index); err != nil {
@@ -49,10 +50,10 @@ func (g *Group) StateOf(ctx context.Context, index uint64, wanted func(id int64)
 	}
 }
 
-// errEnough says that the caller of an iterator wants no more.
+// errEnough ends an iteration because the caller wants no more elements.
 var errEnough = errors.New("enough")
 
-// versionsUpTo calls visit for each put and delete up to an index, in the order of the sources.
+// versionsUpTo calls visit for each put and delete up to an index, source by source.
 func (g *Group) versionsUpTo(ctx context.Context, index uint64, visit func(e *format.Entry, s *source) error) error {
 	for _, s := range g.sources {
 		if s.First > index {

@@ -5,28 +5,29 @@ import (
 	"slices"
 )
 
-// row is what a table knows of one record: the index of its newest version.
+// row holds the index of the newest version of one record.
 type row struct {
 	id    int64
-	index uint64 // the bit taken is no part of it
+	index uint64 // index of the newest version; the bit taken is not part of the index
 }
 
-// taken marks a row whose version was handed out. No index has this bit (docs/format.md).
+// taken is the bit that marks a row whose version has been returned. No index uses this bit (docs/format.md).
 const taken = 1 << 63
 
 // blockRows is the number of rows in a block of a table.
 const blockRows = 1 << 12
 
-// table has the index of the newest version of each record, ordered by id, in at most 24 bytes for each record: 16 for
-// the row, and a quarter of that for rows that are not in order yet. A map would need twice as much while it grows.
+// table holds the index of the newest version of each record, sorted by record id. It needs at most 24 bytes for each
+// record: 16 for the row, and a quarter of that for rows that have not been sorted yet. A map would need twice as
+// much while it grows.
 type table struct {
-	blocks [][]row // full, apart from the last one; in order of the ids
+	blocks [][]row // sorted by id; all blocks except the last one are full
 	rows   int
-	recent []row   // not in order, and not in blocks yet
+	recent []row   // rows that are neither sorted nor in blocks yet
 	free   [][]row // empty blocks
 }
 
-// add says that a record has a version with an index.
+// add adds a version of a record, given the version's index.
 func (t *table) add(id int64, index uint64) {
 	t.recent = append(t.recent, row{id: id, index: index})
 	if len(t.recent) >= max(blockRows, t.rows/4) {
@@ -34,16 +35,16 @@ func (t *table) add(id int64, index uint64) {
 	}
 }
 
-// merge brings the recent rows into order, and into the blocks. Blocks that were read are used again for what is
-// written.
+// merge sorts the recent rows, and merges them into the blocks. Blocks that have been read are reused for the result.
 func (t *table) merge() {
 	slices.SortFunc(t.recent, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(b.index, a.index))
 	})
-	recent := slices.CompactFunc(t.recent, func(a, b row) bool { return a.id == b.id }) // the greatest index remains
+	// Keep the greatest index of each id.
+	recent := slices.CompactFunc(t.recent, func(a, b row) bool { return a.id == b.id })
 	old := t.blocks
 	t.blocks, t.rows = nil, 0
-	at := 0 // in the first old block
+	at := 0 // position in the first old block
 	for len(old) > 0 || len(recent) > 0 {
 		switch {
 		case len(old) > 0 && at == len(old[0]):
@@ -81,13 +82,14 @@ func (t *table) put(r row) {
 	t.rows++
 }
 
-// done ends the calls of add.
+// done must be called once all versions have been added.
 func (t *table) done() {
 	t.merge()
 	t.recent, t.free = nil, nil
 }
 
-// take reports whether a version is the newest of its record, and was not taken before. The calls of add have ended.
+// take reports whether a version is the newest of its record and has not been taken before. It must be called only
+// after done.
 func (t *table) take(id int64, index uint64) bool {
 	b, _ := slices.BinarySearchFunc(t.blocks, id, func(block []row, id int64) int {
 		return cmp.Compare(block[len(block)-1].id, id)

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// The table knows the greatest index of each id, hands each out once, and keeps its bound of memory.
+// The table keeps the greatest index of each id, returns each of them once, and stays within its memory limit.
 func TestTable(t *testing.T) {
 	for _, ids := range []int{1, 100, blockRows, 10 * blockRows} {
 		rnd := rand.New(rand.NewPCG(1, uint64(ids)))
@@ -39,7 +39,7 @@ var tableOfNone table
 
 const rowBytes = int(unsafe.Sizeof(row{}))
 
-// bytes returns the memory that the table holds.
+// bytes returns the size of the memory that the table uses.
 func (t *table) bytes() int64 {
 	n := cap(t.recent)
 	for _, blocks := range [][][]row{t.blocks, t.free} {

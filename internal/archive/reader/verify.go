@@ -18,46 +18,47 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// VerifyOptions say how much Verify reads.
+// VerifyOptions determine how much Verify reads.
 type VerifyOptions struct {
-	// Sample is the share of segments, blobs and bodies of log objects that are read, in percent; 0 means all. Catalogues
-	// and the headers of log objects are always read, and listings tell which objects exist.
+	// Sample is the percentage of segments, blobs and bodies of log objects that are read. 0 means all. Catalogues and
+	// the headers of log objects are always read, and listings show which objects exist.
 	Sample int
-	// Seed selects the sample, so that repeated runs read other objects.
+	// Seed selects the sample. Runs with different seeds read different objects.
 	Seed uint64
 	// Progress, if not nil, is called with the size of each object before it is read.
 	Progress func(name string, bytes int64)
 }
 
-// Report is what Verify has checked and found.
+// Report is the result of Verify.
 type Report struct {
 	Store      uuid.UUID `json:"store"`
 	Name       string    `json:"name"`
 	Groups     int       `json:"groups"`
 	Logs       int64     `json:"logs"`       // log objects
-	Catalogues int64     `json:"catalogues"` // all of them, also older ones
+	Catalogues int64     `json:"catalogues"` // all catalogues, including older ones
 	Segments   int64     `json:"segments"`   // segment objects that the newest catalogues list
-	Blobs      int64     `json:"blobs"`      // blobs to which entries refer that were read
+	Blobs      int64     `json:"blobs"`      // blobs to which the entries refer that were read
 	Points     int64     `json:"points"`     // points, all of which must be readable
-	Bytes      int64     `json:"bytes"`      // size of the objects that were read from the first to the last byte
+	Bytes      int64     `json:"bytes"`      // total size of the objects that were read completely
 	Entries    int64     `json:"entries"`    // entries that were read
-	Records    int64     `json:"records"`    // puts and deletes among them
-	Skipped    int64     `json:"skipped"`    // objects that the sample left out
-	// Gaps is the number of ranges of indexes without an entry, above the floors and outside of holes. Compaction makes
-	// such gaps when it drops the entries of Raft that are no records, so a gap is no problem.
+	Records    int64     `json:"records"`    // puts and deletes among the entries
+	Skipped    int64     `json:"skipped"`    // objects that are not in the sample
+	// Gaps is the number of index ranges without an entry, above the floors and outside of holes. Compaction creates
+	// such gaps when it drops Raft entries that are not records, so a gap is not a problem.
 	Gaps int64 `json:"gaps"`
-	// Unused is the number of objects that nothing refers to: those of attempts that were cut, and older catalogues' ones.
+	// Unused is the number of objects to which nothing refers. They were left behind by interrupted attempts, or only
+	// older catalogues refer to them.
 	Unused  int64     `json:"unused"`
-	Covered time.Time `json:"covered"` // all groups are archived up to this time; zero: not known
-	// Keyless says that the key is not known, so that only the checksums were checked.
+	Covered time.Time `json:"covered"` // all groups are archived up to this time; zero if it is unknown
+	// Keyless is true if the key was not available, so only the checksums were verified.
 	Keyless  bool      `json:"keyless,omitempty"`
 	Problems []Problem `json:"problems"`
 }
 
-// Problem is what is wrong with an archive.
+// Problem is a fault of an archive.
 type Problem struct {
-	Group string `json:"group,omitempty"` // name and UUID; empty: the whole store
-	What  string `json:"what"`            // names the object
+	Group string `json:"group,omitempty"` // name and UUID of the group; empty if the whole store is concerned
+	What  string `json:"what"`            // description that names the object
 }
 
 // verifier checks one archive.
@@ -67,11 +68,11 @@ type verifier struct {
 	report *Report
 	names  map[string]int64 // sizes of all objects
 	used   map[string]bool
-	walks  map[uuid.UUID]*groupWalk // of the groups that could be read
+	walks  map[uuid.UUID]*groupWalk // walks over the groups that could be read
 }
 
-// Verify checks an archive: each object, and what docs/archive.md promises between objects. The report has what is
-// wrong; an error says that the check did not come to its end.
+// Verify checks all objects of an archive, and the relations between objects that docs/archive.md promises. The
+// report lists the faults of the archive. An error means that Verify could not finish.
 func Verify(ctx context.Context, b bucket.Bucket, store uuid.UUID, keys object.Keys, opts VerifyOptions) (*Report,
 	error) {
 	v := &verifier{opts: opts, report: &Report{Store: store, Problems: []Problem{}}, names: map[string]int64{},
@@ -118,13 +119,13 @@ func (v *verifier) problem(g *Group, err error) {
 	}
 	for _, known := range v.report.Problems {
 		if known.What == p.What {
-			return // the same object is needed by several groups
+			return // reported before, because several groups need the same object
 		}
 	}
 	v.report.Problems = append(v.report.Problems, p)
 }
 
-// picked reports whether an object is in the sample, and counts those that are not.
+// picked reports whether an object is in the sample. It counts the objects that are not.
 func (v *verifier) picked(name string, bytes int64) bool {
 	if v.opts.Sample > 0 && v.opts.Sample < 100 {
 		h := fnv.New64a()
@@ -141,12 +142,12 @@ func (v *verifier) picked(name string, bytes int64) bool {
 	return true
 }
 
-// logs reads the header of each log object, and checks that it follows the one before.
+// logs reads the header of each log object, and checks that the object continues the preceding one.
 func (v *verifier) logs(ctx context.Context) {
 	l := v.a.logs
 	for number := l.first; number != 0 && number <= l.last && ctx.Err() == nil; number++ {
 		if !l.has(number) {
-			continue // the groups that need it will say so
+			continue // the groups that need this object will report that it is missing
 		}
 		v.report.Logs++
 		v.used[object.LogName(number)] = true
@@ -156,8 +157,8 @@ func (v *verifier) logs(ctx context.Context) {
 	}
 }
 
-// bodies reads all pieces of the log objects in the sample, object by object, because an object has pieces of many
-// groups. The segments of the groups were read before.
+// bodies reads all pieces of the log objects in the sample. It reads object by object, because an object has pieces
+// of many groups. The groups' segments must have been read before.
 func (v *verifier) bodies(ctx context.Context) {
 	for _, number := range slices.Sorted(maps.Keys(v.a.logs.loaded)) {
 		if ctx.Err() != nil {
@@ -171,7 +172,7 @@ func (v *verifier) bodies(ctx context.Context) {
 	}
 }
 
-// pieces reads the pieces of a log object one after another.
+// pieces reads the pieces of one log object in order.
 func (v *verifier) pieces(ctx context.Context, o *logObject) error {
 	c := &content{folder: v.a.folder, name: o.name, kind: object.KindLog, bytes: o.bytes, chunks: o.chunks}
 	defer c.close()
@@ -185,7 +186,7 @@ func (v *verifier) pieces(ctx context.Context, o *logObject) error {
 		c.limit = e.ContentBytes
 		w := v.walks[p.Group]
 		if w != nil && o.number <= w.g.catalogue.Log {
-			w = nil // the entries are in segments, too, which were read
+			w = nil // these entries are also in segments, which have been checked already
 		}
 		if w != nil {
 			w.next = max(w.next, p.After+1)
@@ -208,7 +209,7 @@ func (v *verifier) pieces(ctx context.Context, o *logObject) error {
 	return nil
 }
 
-// groups checks what the catalogues and pieces say of each group.
+// groups checks each group by its catalogues and pieces.
 func (v *verifier) groups(ctx context.Context) {
 	ids := map[uuid.UUID]bool{}
 	for name := range v.names {
@@ -246,7 +247,7 @@ func (v *verifier) count(e *format.Entry) {
 	}
 }
 
-// keyless checks the checksums of all objects of an encrypted archive.
+// keyless verifies the checksums of all objects of an encrypted archive.
 func (v *verifier) keyless(ctx context.Context, b bucket.Bucket, store uuid.UUID) error {
 	v.report.Keyless = true
 	f := &folder{bucket: bucket.Under(b, store.String()), store: store}
@@ -279,7 +280,8 @@ func (v *verifier) keyless(ctx context.Context, b bucket.Bucket, store uuid.UUID
 	return context.Cause(ctx)
 }
 
-// checksums checks what can be checked of an object without its key. It reads the object once more if that may help.
+// checksums checks everything in an object that can be checked without its key. If that fails, it reads the object a
+// second time where this may help.
 func (f *folder) checksums(ctx context.Context, name string, kind object.Kind) error {
 	once := func() error {
 		src, err := f.bucket.Open(ctx, name, 0, -1)
@@ -299,8 +301,8 @@ func (f *folder) checksums(ctx context.Context, name string, kind object.Kind) e
 	return nil
 }
 
-// KindOf returns the kind of an object from its name in the folder of a store. It returns false for a name that no
-// object of an archive has.
+// KindOf returns the kind of an object, given its name in the store's folder. It returns false if the name is not
+// that of an object of an archive.
 func KindOf(name string) (object.Kind, bool) {
 	if name == object.ArchiveName {
 		return object.KindArchive, true

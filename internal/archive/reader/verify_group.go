@@ -10,7 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// group checks one group: its catalogues, the segments of the newest one, what its pieces say, and its blobs.
+// group checks one group: its catalogues, the segments of the newest catalogue with their blobs, and the indexes in
+// its pieces.
 func (v *verifier) group(ctx context.Context, g *Group) {
 	v.catalogues(ctx, g)
 	if g.Missing != "" {
@@ -31,14 +32,15 @@ func (v *verifier) group(ctx context.Context, g *Group) {
 	v.walks[g.UUID] = w
 }
 
-// catalogues reads all catalogues of a group. The older ones need not be complete any more, but they are valid.
+// catalogues reads all catalogues of a group. The objects that an older catalogue lists may be missing, but the
+// catalogue itself must be valid.
 func (v *verifier) catalogues(ctx context.Context, g *Group) {
 	before := object.Catalogue{}
 	for number := uint64(1); number <= g.number; number++ {
 		name := object.CatalogueName(g.UUID, number)
 		bytes, ok := v.names[name]
 		if !ok {
-			continue // deleted, as nothing needs it
+			continue // deleted because nothing needed it
 		}
 		v.report.Catalogues++
 		v.used[name] = true
@@ -63,17 +65,17 @@ func (v *verifier) catalogues(ctx context.Context, g *Group) {
 	}
 }
 
-// groupWalk walks over the entries of a group, in the order of the log.
+// groupWalk walks over the entries of a group in log order.
 type groupWalk struct {
 	v      *verifier
 	g      *Group
-	next   uint64 // the index that must follow, unless there is a gap
-	commit int64  // of the last version before
+	next   uint64 // the index that must come next, unless there is a gap
+	commit int64  // commit time of the previous version
 	blobs  map[string]bool
 }
 
-// segment checks that a segment object exists with the size that the catalogue says, and, if it is in the sample, all
-// of its entries.
+// segment checks that a segment object exists and has the size that the catalogue gives. If the object is in the
+// sample, segment also checks all of its entries.
 func (w *groupWalk) segment(ctx context.Context, s *source) {
 	v := w.v
 	v.report.Segments++
@@ -100,7 +102,7 @@ func (w *groupWalk) segment(ctx context.Context, s *source) {
 	}
 }
 
-// entry checks an entry, which the object with a name has, against those before it, and its blob.
+// entry checks an entry of the named object against the entries before it, and checks the entry's blob.
 func (w *groupWalk) entry(ctx context.Context, name string, e *format.Entry) error {
 	if e.Index > w.next && !w.told(e.Index) {
 		w.v.report.Gaps++
@@ -123,7 +125,7 @@ func (w *groupWalk) entry(ctx context.Context, name string, e *format.Entry) err
 	return nil
 }
 
-// told reports whether a hole says that the entries before an index may be missing.
+// told reports whether the missing entries before an index are in a hole.
 func (w *groupWalk) told(index uint64) bool {
 	for _, h := range w.g.Holes {
 		if h.From <= w.next && index <= h.To {
@@ -133,7 +135,8 @@ func (w *groupWalk) told(index uint64) bool {
 	return false
 }
 
-// blob checks that the blob of an entry exists, and, if it is in the sample, that it has the data of the entry.
+// blob checks that an entry's blob exists. If the blob is in the sample, it also checks that the blob has the entry's
+// data.
 func (w *groupWalk) blob(ctx context.Context, e *format.Entry, ref *format.BlobRef) {
 	name := object.BlobName(w.g.UUID, ref.ID)
 	if w.blobs[name] {

@@ -15,7 +15,7 @@ import (
 // small checks bases, points, uses and drops.
 func (v *verifier) small(ctx context.Context) {
 	var points []*object.Point
-	dropped := map[string]int64{} // when a drop listed an object last
+	dropped := map[string]int64{} // for each object, the time of the latest drop that lists it
 	for _, name := range slices.Sorted(maps.Keys(v.names)) {
 		kind, ok := KindOf(name)
 		if !ok || kind != object.KindBase && kind != object.KindPoint && kind != object.KindUse && kind != object.KindDrop {
@@ -65,8 +65,8 @@ func (v *verifier) point(ctx context.Context, p *object.Point) {
 	}
 }
 
-// Point returns a point of the archive: the index as of which each group is read. It returns fs.ErrNotExist if there is
-// none of this name.
+// Point returns the index as of which a point reads each group. It returns fs.ErrNotExist if there is no point with
+// this name.
 func (a *Archive) Point(ctx context.Context, name string) (map[uuid.UUID]uint64, error) {
 	if err := object.CheckPointName(name); err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func TestVerifyCountsWhatItChecked(t *testing.T) {
 				}
 			}
 		}
-		want.Entries += 2 // of alpha, which are in log objects and in the segment that was rolled
+		want.Entries += 2 // two of alpha's entries are both in log objects and in a segment
 		want.Records += 2
 		if fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", want) {
 			t.Errorf("report\n%+v, not\n%+v", *got, want)
@@ -56,7 +56,8 @@ func TestVerifyCountsWhatItChecked(t *testing.T) {
 	}
 }
 
-// Each object is removed, flipped and cut: verify names it. A sample misses what it did not read, and says so.
+// When an object is removed, flipped or truncated, Verify names it. A sample may miss faults in objects that it did
+// not read, but reports how many it skipped.
 func TestVerifyNamesWhatIsWrong(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	old := w.Name(object.CatalogueName(w.Groups[0].UUID, 1))
@@ -79,11 +80,12 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 			}
 			switch last := short == object.LogName(6); {
 			case what == "missing" && (name == old || last):
-				if len(r.Problems) > 0 { // an older catalogue may be deleted, and nothing tells how many log objects there were
+				if len(r.Problems) > 0 { // an older catalogue may be deleted, and nothing shows how many log objects existed
 					t.Errorf("%s is missing: %v", name, r.Problems)
 				}
 			case what == "missing" && strings.Contains(name, "/cat/"):
-				// Without its catalogue delta lacks its entries. That of alpha leaves its segment without a use.
+				// Without delta's catalogue, delta's entries are missing. Without alpha's newest catalogue, alpha's segment is
+				// unused.
 				if len(r.Problems) == 0 && r.Unused == 0 {
 					t.Errorf("%s is missing, and nothing is wrong", name)
 				}
@@ -116,7 +118,7 @@ func TestVerifyOfASample(t *testing.T) {
 	}
 }
 
-// Without the key, checksums and lengths are still checked.
+// Without the key, checksums and lengths are still verified.
 func TestVerifyWithoutTheKey(t *testing.T) {
 	b, w := sample(t, archivetest.SampleKey(t), 50)
 	check := func() *reader.Report {
@@ -136,7 +138,7 @@ func TestVerifyWithoutTheKey(t *testing.T) {
 	}
 }
 
-// Gaps of indexes above the floor are counted, unless a hole tells them.
+// Gaps between indexes above the floor are counted, unless a hole explains them.
 func TestVerifyCountsGaps(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -153,7 +155,7 @@ func TestVerifyCountsGaps(t *testing.T) {
 	}
 }
 
-// Catalogues must meet each other, their group, and the log objects.
+// Catalogues must be consistent with each other, with their group and with the log objects.
 func TestVerifyFindsWhatDoesNotMeet(t *testing.T) {
 	for what, c := range map[string]struct {
 		build func(w *archivetest.Writer, g *archivetest.Group)
@@ -190,7 +192,7 @@ func TestVerifyFindsWhatDoesNotMeet(t *testing.T) {
 	}
 }
 
-// put writes an object that Writer would not write.
+// put writes an object that a Writer would not write.
 func put(t *testing.T, w *archivetest.Writer, name string, header object.Header) {
 	t.Helper()
 	b := w.Encode(header, nil)
