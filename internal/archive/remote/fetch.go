@@ -18,11 +18,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// errChanged means that bytes were changed on their way.
+// errChanged means that bytes were changed in transit.
 var errChanged = errors.New("the bytes that came are not those that were sent")
 
-// fetchAnywhere calls the function fetch for one shard after another until one has what is fetched. If all shards
-// answer that they do not have it, the error wraps fs.ErrNotExist.
+// fetchAnywhere calls fetch for one shard after another until one call succeeds. If all shards respond that they do
+// not have the data, the error wraps fs.ErrNotExist.
 func fetchAnywhere(shards []*shard, fetch func(*shard) error) error {
 	var failed, absent error
 	for _, sh := range shards {
@@ -30,7 +30,8 @@ func fetchAnywhere(shards []*shard, fetch func(*shard) error) error {
 		switch status.Code(err) {
 		case codes.OK:
 			return nil
-		case codes.ResourceExhausted: // the other members have the files, too, but need their disks for other things
+		// The other members have the files as well, but they, too, need their disks for other work.
+		case codes.ResourceExhausted:
 			return fmt.Errorf("shard %s: %w", sh.address, err)
 		case codes.NotFound:
 			absent = fmt.Errorf("shard %s: %w: %w", sh.address, fs.ErrNotExist, err)
@@ -61,7 +62,7 @@ func (s *Source) Copy(ctx context.Context, group uuid.UUID) (archiver.GroupCopy,
 	return out, nil
 }
 
-// groupCopy implements archiver.GroupCopy by a call of FetchGroup. It sends one file at a time.
+// groupCopy implements archiver.GroupCopy with a FetchGroup call, which transfers one file at a time.
 type groupCopy struct {
 	stream archivev1.ArchiveService_FetchGroupClient
 	cancel context.CancelFunc
@@ -82,7 +83,7 @@ func (s *Source) copyFrom(ctx context.Context, sh *shard, group uuid.UUID) (_ *g
 		return nil, err
 	}
 	start := &archivev1.FetchGroupStart{Header: s.header(), Group: group[:]}
-	// A failed Send says nothing: Recv returns the reason.
+	// if Send fails, Recv returns the reason
 	_ = stream.Send(&archivev1.FetchGroupRequest{Part: &archivev1.FetchGroupRequest_Start{Start: start}})
 	c := &groupCopy{stream: stream, cancel: cancel}
 	for more := true; more; {
@@ -114,8 +115,8 @@ func (c *groupCopy) Close() error {
 	return nil
 }
 
-// Open implements archiver.GroupCopy. One file may be open at a time. If it is closed before its end, no other file can
-// be opened.
+// Open implements archiver.GroupCopy. Only one file may be open at a time. If a file is closed before its end, no
+// other file can be opened.
 func (c *groupCopy) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, error) {
 	if c.open {
 		return nil, fmt.Errorf("file %s: another file is still open", name)
@@ -125,7 +126,7 @@ func (c *groupCopy) Open(ctx context.Context, name string, offset int64) (io.Rea
 	}
 	wanted := &peerv1.FetchGroupWanted{Files: []*peerv1.FileRange{{Name: name, OffsetBytes: offset}}}
 	err := c.stream.Send(&archivev1.FetchGroupRequest{Part: &archivev1.FetchGroupRequest_Wanted{Wanted: wanted}})
-	if errors.Is(err, io.EOF) { // the shard has ended the call
+	if errors.Is(err, io.EOF) { // the shard has ended the call, and Recv returns the reason
 		_, err = c.stream.Recv()
 	}
 	if err != nil {
@@ -176,14 +177,15 @@ func (s *Source) blobFrom(ctx context.Context, sh *shard, group uuid.UUID, ref f
 		in, err := stream.Recv()
 		return in.GetChunk(), err
 	}, close: func(bool) { cancel() }}
-	if f.err = f.fill(); f.err != nil && !errors.Is(f.err, io.EOF) { // the first answer says whether the blob is there
+	// The first response shows whether the shard has the blob.
+	if f.err = f.fill(); f.err != nil && !errors.Is(f.err, io.EOF) {
 		cancel()
 		return nil, f.err
 	}
 	return f, nil
 }
 
-// blob is the file of a blob.
+// blob reads the file of a blob.
 type blob struct {
 	io.Reader
 	data *file
@@ -192,14 +194,14 @@ type blob struct {
 // Close implements io.Closer.
 func (b *blob) Close() error { return b.data.Close() }
 
-// file reads a file that comes in chunks.
+// file reads a file that is received in chunks.
 type file struct {
 	name   string // empty for a blob
-	offset int64  // of the next chunk
+	offset int64  // offset of the next chunk
 	ready  []byte
 	next   func() (*peerv1.FileChunk, error)
 	close  func(whole bool)
-	err    error // io.EOF: the file has ended
+	err    error // io.EOF if the file has ended
 }
 
 // Read implements io.Reader.
@@ -215,7 +217,7 @@ func (f *file) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill receives the next chunk. It returns io.EOF with the last one.
+// fill receives the next chunk. It returns io.EOF together with the last one.
 func (f *file) fill() error {
 	chunk, err := f.next()
 	switch {

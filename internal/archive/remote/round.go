@@ -20,15 +20,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// answer is a message of a shard, or why the rest of its answer is missing.
+// answer is one message from a shard, or the error that ended the shard's response.
 type answer struct {
 	from    *shard
 	message *archivev1.FollowResponse
 	err     error
 }
 
-// Round implements archiver.Source. A shard that does not answer is left out with its error, and asked again in the
-// next round.
+// Round implements archiver.Source. If a shard does not respond, Round yields its error, and continues without it.
+// The next round asks the shard again.
 func (s *Source) Round(ctx context.Context, positions map[uuid.UUID]uint64) iter.Seq2[archiver.News, error] {
 	return func(yield func(archiver.News, error) bool) {
 		addresses, err := s.opts.Shards(ctx)
@@ -55,7 +55,7 @@ func (s *Source) Round(ctx context.Context, positions map[uuid.UUID]uint64) iter
 	}
 }
 
-// askAll asks shards, some at a time, and closes answers.
+// askAll asks all shards, a few at a time, and then closes answers.
 func askAll(ctx context.Context, shards []*shard, header *archivev1.Header, requests []*archivev1.FollowRequest,
 	answers chan<- answer) {
 	defer close(answers)
@@ -81,7 +81,7 @@ func askAll(ctx context.Context, shards []*shard, header *archivev1.Header, requ
 			if err == nil {
 				return
 			}
-			sh.end() // what is left of the answer is not wanted
+			sh.end() // the rest of the response is not needed
 			select {
 			case answers <- answer{from: sh, err: err}:
 			case <-ctx.Done():
@@ -90,11 +90,13 @@ func askAll(ctx context.Context, shards []*shard, header *archivev1.Header, requ
 	}
 }
 
-// ask asks the shard once, and calls the function give for each message. After an error, the call must be ended.
+// ask asks the shard once, and calls give for each message. If ask returns an error, the caller must end the call of
+// Follow.
 func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*archivev1.FollowRequest,
 	give func(*archivev1.FollowResponse) bool) (err error) {
 	if sh.call == nil {
-		// The call lasts longer than the round: the shard keeps the positions of a call as the hold of its groups.
+		// The call must outlive the round, because the shard uses the positions of a call as the hold of its groups for as
+		// long as the call lasts.
 		lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		stream, err := sh.client.Follow(lasting)
 		if err != nil {
@@ -107,7 +109,7 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 	keep := context.AfterFunc(ctx, c.cancel)
 	defer func() {
 		if !keep() && err == nil {
-			err = ctx.Err() // the call is cancelled, although the shard had ended its round
+			err = ctx.Err() // the call was cancelled, although the shard has finished its round
 		}
 	}()
 	for _, in := range requests {
@@ -117,7 +119,7 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 		}
 		if err := c.stream.Send(in); err != nil {
 			if _, err := c.stream.Recv(); err != nil {
-				return err // the reason for which the shard has ended the call
+				return err // the reason why the shard has ended the call
 			}
 			return err
 		}
@@ -125,7 +127,7 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 	for {
 		late := time.AfterFunc(silenceMax, c.cancel)
 		m, err := c.stream.Recv()
-		if !late.Stop() { // the call is cancelled, even if an answer has just come
+		if !late.Stop() { // the call was cancelled, even if a response has just arrived
 			err = fmt.Errorf("no answer came for %v: %w", silenceMax, cmp.Or(err, context.Canceled))
 		}
 		switch {
@@ -141,28 +143,28 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 	}
 }
 
-// round turns the answers of all shards into news.
+// round converts the responses of all shards to News.
 type round struct {
 	source *Source
 	yield  func(archiver.News, error) bool
-	pieces map[uuid.UUID]*piece // of groups that have news
-	why    map[uuid.UUID]news   // groups that were left out, and that have no news from another shard
+	pieces map[uuid.UUID]*piece // for each group that has news, the shard that sends them
+	why    map[uuid.UUID]news   // groups that a shard has left out and for which no other shard has sent news
 }
 
-// news are news with the error that is yielded with them.
+// news is a News, together with the error with which it is yielded.
 type news struct {
 	archiver.News
 	err error
 }
 
-// piece is the news of one group. In one round they come from one shard: if the lead changes during the round, two
-// shards may answer for the group at the same time.
+// piece records which shard sends the news of a group in this round. Only one shard may do so. If the leader changes
+// during the round, two shards may send news of the group at the same time.
 type piece struct {
 	from  *shard
 	ended bool
 }
 
-// take takes an answer. It returns false if no more news are wanted.
+// take processes one answer. It returns false if the caller wants no more News.
 func (r *round) take(one *answer) bool {
 	if one.err != nil {
 		return r.lost(one.from, one.err)
@@ -184,7 +186,7 @@ func (r *round) take(one *answer) bool {
 		r.why[id] = news{out, err}
 		return true
 	case p != nil && (p.from != one.from || p.ended):
-		return true // another shard has the word in this round
+		return true // another shard sends this group's news in this round, or the shard has finished them
 	}
 	delete(r.why, id)
 	if p == nil {
@@ -206,7 +208,8 @@ func (r *round) take(one *answer) bool {
 	return r.yield(out, nil)
 }
 
-// lost reports a shard whose answer has ended early, and the groups whose news are incomplete.
+// lost yields the error of a shard whose response ended early, for each group with incomplete news and for the shard
+// as a whole.
 func (r *round) lost(from *shard, err error) bool {
 	err = fmt.Errorf("shard %s: %w", from.address, err)
 	for id, p := range r.pieces {
@@ -220,7 +223,7 @@ func (r *round) lost(from *shard, err error) bool {
 	return r.yield(archiver.News{}, err)
 }
 
-// end reports the groups that were left out everywhere.
+// end yields an error for each group that all shards left out.
 func (r *round) end() {
 	for one := range maps.Values(r.why) {
 		if !r.yield(one.News, one.err) {

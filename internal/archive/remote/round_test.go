@@ -11,10 +11,10 @@ import (
 	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 )
 
-// onceClient answers Follow by one call, whose answer is that the round ends.
+// onceClient is a client whose Follow call answers once, with the end of the round.
 type onceClient struct {
 	archivev1.ArchiveServiceClient
-	before func() // runs before the answer comes
+	before func() // called before the response arrives
 }
 
 func (c onceClient) Follow(ctx context.Context, _ ...grpc.CallOption) (archivev1.ArchiveService_FollowClient, error) {
@@ -34,8 +34,8 @@ func (c onceCall) Recv() (*archivev1.FollowResponse, error) {
 	return &archivev1.FollowResponse{RoundEnds: true}, nil
 }
 
-// A call that was cancelled while the last answer of a round came is of no use for the next round. ask therefore
-// returns an error, so that its caller ends the call.
+// If a call is cancelled while the last response of a round arrives, it cannot be used for the next round. In that
+// case ask returns an error, so that its caller ends the call.
 func TestACancelledCallIsNotKeptForTheNextRound(t *testing.T) {
 	const lasts = "the call lasts"
 	for name, before := range map[string]func(cancel context.CancelFunc){

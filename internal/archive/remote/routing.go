@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Routing returns the addresses of the shards that have groups, as a gateway of the store knows them now. It is for
-// Options.Shards.
+// Routing returns the addresses of the shards that have groups, as a gateway of the store currently knows them. It is
+// intended for Options.Shards.
 func Routing(ctx context.Context, gateway grpc.ClientConnInterface) ([]string, error) {
 	all := map[string]bool{}
 	err := eachPart(ctx, gateway, func(part *recordv1.WatchRoutingResponse) {
@@ -30,14 +30,14 @@ func Routing(ctx context.Context, gateway grpc.ClientConnInterface) ([]string, e
 	return slices.Sorted(maps.Keys(all)), err
 }
 
-// Store is what an archive says about its store.
+// Store describes the store that is archived.
 type Store struct {
 	UUID    uuid.UUID
 	Routing string // "hash" or "named"
 	Groups  int    // with "hash": the number of groups; otherwise 0
 }
 
-// errIncomplete says that the number of groups cannot be told yet.
+// errIncomplete means that the number of groups is not known yet.
 var errIncomplete = errors.New(
 	"the gateway does not know the shards of all groups yet: try again when the store is ready")
 
@@ -64,7 +64,8 @@ func Describe(ctx context.Context, gateway grpc.ClientConnInterface) (s Store, e
 	return s, nil
 }
 
-// coverAll reports whether the ranges of keys of the given groups leave no gap: then there are no other groups.
+// coverAll reports whether the key ranges of the given groups leave no gap, which means that there are no other
+// groups.
 func coverAll(groups []*recordv1.GroupRoute) bool {
 	slices.SortFunc(groups, func(a, b *recordv1.GroupRoute) int {
 		if a.GetKeyFirst() < b.GetKeyFirst() {
@@ -85,7 +86,7 @@ func coverAll(groups []*recordv1.GroupRoute) bool {
 	return false
 }
 
-// eachPart passes the parts of a gateway's routing table to take.
+// eachPart passes each part of a gateway's routing table to take.
 func eachPart(ctx context.Context, gateway grpc.ClientConnInterface, take func(*recordv1.WatchRoutingResponse)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

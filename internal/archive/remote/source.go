@@ -1,5 +1,5 @@
-// Package remote is a store as the source of an archive: it asks all shards of the store over gRPC. A Source holds one
-// message of a few shards at a time, and nothing of a group's history.
+// Package remote provides the Source of an archive. It fetches the new entries from all shards of the store over
+// gRPC. A Source holds one message in memory for each of a few shards. It does not hold the history of groups.
 package remote
 
 import (
@@ -18,29 +18,30 @@ import (
 	"sheaf.dev/sheaf/internal/archive/archiver"
 )
 
-// Options of a Source.
+// Options configures a Source.
 type Options struct {
 	Store uuid.UUID
-	// Shards returns the addresses (host:port) of the shards of the store, as far as they are known now.
+	// Shards returns the addresses (host:port) of the store's shards that are currently known.
 	Shards func(ctx context.Context) ([]string, error)
-	// Dial are the options of connections to shards. Their credentials must accept only shards of the store.
+	// Dial holds the options for connections to shards. The credentials must accept only shards of the store.
 	Dial []grpc.DialOption
-	// Name returns the name of an archived group; empty: it is not known. It is asked for groups from which this Source
-	// has heard nothing yet. nil: no name is known.
+	// Name returns the name of an archived group, or "" if it is unknown. The Source calls it for groups of which it has
+	// received nothing yet. If Name is nil, no names are known.
 	Name func(group uuid.UUID) string
 }
 
 const (
-	// shardsAtOnce is the number of shards that are asked at a time, each with one message in memory.
+	// shardsAtOnce is the number of shards that are asked at the same time. Each of them needs memory for one message.
 	shardsAtOnce = 4
-	// messageBytesMax bounds a message. A message has 1 MiB of entries, or one entry with its attributes.
+	// messageBytesMax is the maximum size of a message. A message has at most 1 MiB of entries, or a single entry with
+	// its attributes.
 	messageBytesMax = 8 << 20
-	// silenceMax is how long a shard may take for its next message.
+	// silenceMax is how long a shard may take to send its next message.
 	silenceMax = time.Minute
-	// quietRounds is the number of rounds without news of a group after which the shards are asked whether the group was
-	// deleted.
+	// quietRounds is the number of rounds without news of a group. After that, the shards are asked whether the group
+	// has been deleted.
 	quietRounds = 3
-	// positionsPerMessage is the number of positions in a request.
+	// positionsPerMessage is the maximum number of positions in a request.
 	positionsPerMessage = 16 << 10
 )
 
@@ -49,44 +50,45 @@ type Source struct {
 	opts Options
 
 	mu     sync.Mutex
-	shards map[string]*shard    // by address. Guarded by mu
-	groups map[uuid.UUID]*heard // Guarded by mu
-	closed bool                 // Guarded by mu
+	shards map[string]*shard    // by address; guarded by mu
+	groups map[uuid.UUID]*heard // guarded by mu
+	closed bool                 // guarded by mu
 }
 
 var _ archiver.Source = (*Source)(nil)
 
-// heard is what was heard of a group.
+// heard holds what shards have reported about a group.
 type heard struct {
 	name  string
-	shard string // address of the shard that answered last; empty: none did
-	quiet int    // rounds without news
+	shard string // address of the shard that last sent news; empty if none has
+	quiet int    // number of rounds since the last news
 }
 
-// shard is a shard of the store.
+// shard is a connection to one shard of the store.
 type shard struct {
 	address string
 	conn    *grpc.ClientConn
 	client  archivev1.ArchiveServiceClient
 
-	// call is the call of Follow between two rounds; nil: none. It is used by one round at a time.
+	// call is the call of Follow, which is kept between rounds. It is nil if there is none. Only one round at a time
+	// uses it.
 	call *call
 }
 
-// call is a call of Follow.
+// call is one call of Follow.
 type call struct {
 	stream archivev1.ArchiveService_FollowClient
 	cancel context.CancelFunc
-	begun  bool // the header was sent
+	begun  bool // whether the header was sent
 }
 
-// New makes a Source. It connects to no shard yet.
+// New returns a Source. It does not connect to shards yet.
 func New(opts Options) *Source {
 	opts.Dial = append(slices.Clone(opts.Dial), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytesMax)))
 	return &Source{opts: opts, shards: map[string]*shard{}, groups: map[uuid.UUID]*heard{}}
 }
 
-// Close ends all connections. No other method may run or be called afterwards.
+// Close closes all connections. No other method may be running, or be called afterwards.
 func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +105,7 @@ func (sh *shard) close() error {
 	return sh.conn.Close()
 }
 
-// end ends the call of Follow.
+// end ends the call of Follow, if there is one.
 func (sh *shard) end() {
 	if sh.call != nil {
 		sh.call.cancel()
@@ -113,8 +115,8 @@ func (sh *shard) end() {
 
 func (s *Source) header() *archivev1.Header { return &archivev1.Header{Store: s.opts.Store[:]} }
 
-// connect returns the shards with these addresses, sorted by address, and ends the connections to others. A connection
-// that cannot be made is an error of its calls.
+// connect returns the shards with the given addresses, sorted by address, and closes the connections to all others.
+// If a connection cannot be established, the calls on it fail later.
 func (s *Source) connect(addresses []string) (all []*shard, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +125,7 @@ func (s *Source) connect(addresses []string) (all []*shard, err error) {
 	}
 	for address, sh := range s.shards {
 		if !slices.Contains(addresses, address) {
-			_ = sh.close() // nothing is sent over it any more
+			_ = sh.close() // nothing more is sent on this connection
 			delete(s.shards, address)
 		}
 	}
@@ -144,7 +146,8 @@ func (s *Source) connect(addresses []string) (all []*shard, err error) {
 	return all, errors.Join(errs...)
 }
 
-// candidates returns the shards that may have files of a group: first the one that answered for the group last.
+// candidates returns the shards that may have a group's files. The shard that last sent news of the group comes
+// first.
 func (s *Source) candidates(ctx context.Context, group uuid.UUID) ([]*shard, error) {
 	addresses, err := s.opts.Shards(ctx)
 	if err != nil {
@@ -164,13 +167,13 @@ func (s *Source) candidates(ctx context.Context, group uuid.UUID) ([]*shard, err
 	return all, nil
 }
 
-// requests returns the messages that begin a round.
+// requests returns the messages with which a round begins.
 func (s *Source) requests(positions map[uuid.UUID]uint64) (all []*archivev1.FollowRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.groups {
 		if _, archived := positions[id]; !archived && s.groups[id].quiet > quietRounds {
-			delete(s.groups, id) // it is neither archived nor heard of
+			delete(s.groups, id) // the group is not archived, and no shard reports it any more
 		}
 	}
 	next := &archivev1.FollowRequest{}
@@ -196,7 +199,7 @@ func (s *Source) requests(positions map[uuid.UUID]uint64) (all []*archivev1.Foll
 	return append(all, next)
 }
 
-// hear notes that a shard has news of a group.
+// hear records that a shard has sent news of a group.
 func (s *Source) hear(group uuid.UUID, name, address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

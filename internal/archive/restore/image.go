@@ -20,19 +20,21 @@ type File struct {
 	Bytes int64
 }
 
-// Image is the files of one restored group, in the form of an export of a replica. If two processes make the same
-// segment, the two files are equal byte for byte. Except for Close, its methods may be called concurrently.
+// Image holds the files of one restored group, in the form of an export by a replica. If two processes create the
+// same segment, their files are identical. Except for Close, the methods may be called concurrently.
 type Image struct {
 	plan     *plan
 	manifest []byte
 	release  func() // nil after Close
 }
 
-// newImage makes the image of a plan. The founder is the Raft id of the replica that installs it: the only member.
+// newImage creates the image for a plan. The founder is the Raft id of the replica that installs the image, which
+// becomes the group's only member.
 func newImage(p *plan, founder uint64, release func()) (*Image, error) {
 	m := &format.Manifest{
 		Identity: p.identity, Sequence: 1, Segments: slices.Clone(p.segments), NextSegment: uint64(len(p.segments)) + 1,
-		// All entries are from before the restore: Raft begins behind the jump, with an empty log.
+		// All entries were written before the restore. The Raft log of the new group is empty, and begins after the jump of
+		// the index.
 		CompactedThrough: p.next, CompactedTerm: p.term, TombstoneFloor: p.next,
 		Conf: &raftpb.ConfState{Voters: []uint64{founder}}, ConfIndex: p.next,
 		HardState: format.StateRecord{Term: p.term, Commit: p.next},
@@ -44,16 +46,16 @@ func newImage(p *plan, founder uint64, release func()) (*Image, error) {
 	return &Image{plan: p, manifest: encoded, release: release}, nil
 }
 
-// Manifest returns the manifest as that of an export: all segments are sealed.
+// Manifest returns the encoded manifest. As in an export, all segments are sealed.
 func (i *Image) Manifest() []byte { return i.manifest }
 
-// Position returns the index and the term that the manifest stands for.
+// Position returns the commit index and the term in the manifest.
 func (i *Image) Position() (index, term uint64) { return i.plan.next, i.plan.term }
 
-// AsOf returns the index of the source as of which the group is restored.
+// AsOf returns the index in the source group as of which the group is restored.
 func (i *Image) AsOf() uint64 { return i.plan.index }
 
-// Records returns the number of records.
+// Records returns the number of restored records.
 func (i *Image) Records() (n int64) {
 	i.plan.newest.each(func(r row) {
 		if r.units != 0 {
@@ -63,7 +65,7 @@ func (i *Image) Records() (n int64) {
 	return n
 }
 
-// Files returns all files: the segments, then the blobs.
+// Files returns all files, first the segments and then the blobs.
 func (i *Image) Files() []File {
 	files := make([]File, 0, len(i.plan.segments)+len(i.plan.names))
 	for _, s := range i.plan.segments {
@@ -71,14 +73,14 @@ func (i *Image) Files() []File {
 	}
 	for _, name := range i.plan.names {
 		e := i.plan.blobs[name]
-		if ref, err := e.BlobRef(); err == nil { // addBlobs has checked it
+		if ref, err := e.BlobRef(); err == nil { // cannot fail, because addBlobs has checked the reference
 			files = append(files, File{Name: name, Bytes: format.BlobFileBytes(ref.Size)})
 		}
 	}
 	return files
 }
 
-// Bytes returns the size of all files.
+// Bytes returns the total size of the files.
 func (i *Image) Bytes() (sum int64) {
 	for _, f := range i.Files() {
 		sum += f.Bytes
@@ -86,7 +88,7 @@ func (i *Image) Bytes() (sum int64) {
 	return sum
 }
 
-// Close says that the image is not needed any more. Readers that are open can still be used.
+// Close releases the image. Open readers can still be used.
 func (i *Image) Close() error {
 	if i.release != nil {
 		i.release()
@@ -95,9 +97,9 @@ func (i *Image) Close() error {
 	return nil
 }
 
-// Open reads a file from an offset to its end. What is read comes from the bucket: it is read from the beginning of the
-// file, and what is before the offset is dropped. ctx bounds the reading, too. A file that cannot be read whole and
-// right ends with an error, and never with io.EOF.
+// Open reads a file from an offset to its end. It reads the file from its beginning in the bucket, and discards the
+// data before the offset. The context also applies to the reads that follow. If a file cannot be read completely and
+// correctly, the reader returns an error, but never io.EOF.
 func (i *Image) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, error) {
 	r, bytes, err := i.open(ctx, name)
 	if err != nil {
@@ -135,7 +137,7 @@ func (i *Image) open(ctx context.Context, name string) (r io.ReadCloser, bytes i
 	return blobReader{file: file, Closer: data, group: i.plan.group}, format.BlobFileBytes(ref.Size), nil
 }
 
-// blobReader is the file of a blob. Its errors name the group.
+// blobReader reads a blob's file. Its errors contain the group's name.
 type blobReader struct {
 	file io.Reader
 	io.Closer
@@ -151,15 +153,15 @@ func (r blobReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// segmentReader makes the file of a segment while it is read. It holds one frame.
+// segmentReader creates a segment's file while the file is being read. It holds one frame in memory.
 type segmentReader struct {
 	plan    *plan
 	segment format.ManifestSegment
 	pull    func() (reader.Framed, error, bool)
 	stop    func()
-	at      int64  // length of what was made
-	buf     []byte // memory of the frames
-	ready   []byte // what Read returns next
+	at      int64  // number of bytes created so far
+	buf     []byte // reused for all frames
+	ready   []byte // the bytes that Read returns next
 	err     error
 }
 
@@ -187,7 +189,7 @@ func (r *segmentReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// fill makes the next frame. The frame keeps its entry checksum, which the reader of the archive has checked.
+// fill creates the next frame. The frame keeps its entry's checksum, which package reader has verified.
 func (r *segmentReader) fill() error {
 	for {
 		f, err, ok := r.pull()

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// row is what newest knows of one record: its newest version.
+// row describes the newest version of one record.
 type row struct {
 	id    int64
 	index uint64
-	units uint32 // length of the frame in units of 8 bytes; 0: the record is deleted
+	units uint32 // length of the frame in units of 8 bytes; 0 if the record is deleted
 }
 
 // blockRows is the number of rows in a block.
 const blockRows = 1 << 12
 
-// block has rows in the order of their ids, in 20 bytes for each.
+// block holds rows sorted by id, in 20 bytes for each row.
 type block struct {
 	ids     [blockRows]int64
 	indexes [blockRows]uint64
@@ -24,16 +24,16 @@ type block struct {
 
 func (b *block) row(i int) row { return row{id: b.ids[i], index: b.indexes[i], units: b.units[i]} }
 
-// newest has the newest version of each record, in at most 24 bytes for each: 20 for the row, and an eighth of a row of
-// 24 bytes for rows that are not in order yet.
+// newest holds the newest version of each record, in at most 24 bytes for each record. A row needs 20 bytes, and rows
+// that are not sorted yet need an eighth of 24 bytes more.
 type newest struct {
-	blocks []*block // full, apart from the last one; in the order of the ids
+	blocks []*block // sorted by id; all blocks except the last one are full
 	rows   int
-	recent []row    // not in order, and not in blocks yet
+	recent []row    // rows that are neither sorted nor in blocks yet
 	free   []*block // empty
 }
 
-// add says that a record has a version. The version with the greatest index counts.
+// add adds a version of a record. Only the version with the greatest index is kept.
 func (n *newest) add(r row) {
 	n.recent = append(n.recent, r)
 	if len(n.recent) >= max(blockRows, n.rows/8) {
@@ -41,12 +41,13 @@ func (n *newest) add(r row) {
 	}
 }
 
-// merge brings the recent rows into the blocks. Blocks that were read are used again for what is written.
+// merge merges the recent rows into the blocks. Blocks that have been read are reused for the result.
 func (n *newest) merge() {
 	slices.SortFunc(n.recent, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(b.index, a.index))
 	})
-	recent := slices.CompactFunc(n.recent, func(a, b row) bool { return a.id == b.id }) // the greatest index remains
+	// Keep the greatest index of each id.
+	recent := slices.CompactFunc(n.recent, func(a, b row) bool { return a.id == b.id })
 	old, oldRows, at := n.blocks, n.rows, 0
 	n.blocks, n.rows = nil, 0
 	for oldRows > 0 || len(recent) > 0 {
@@ -86,21 +87,20 @@ func (n *newest) put(r row) {
 	n.rows++
 }
 
-// done ends the calls of add.
+// done must be called once all versions have been added.
 func (n *newest) done() {
 	n.merge()
 	n.recent, n.free = nil, nil
 }
 
-// each calls visit for each record. The calls of add have ended.
+// each calls visit for each record. It must be called only after done.
 func (n *newest) each(visit func(r row)) {
 	for i := range n.rows {
 		visit(n.blocks[i/blockRows].row(i % blockRows))
 	}
 }
 
-// has reports whether a version is the newest of its record. It may be called concurrently once the calls of add have
-// ended.
+// has reports whether a version is the newest of its record. After done, it may be called concurrently.
 func (n *newest) has(id int64, index uint64) bool {
 	lo, hi := 0, n.rows
 	for lo < hi {

@@ -6,7 +6,8 @@ import (
 	"unsafe"
 )
 
-// The greatest index of each id counts, in whatever order versions come, and 24 bytes for each record are enough.
+// The version with the greatest index of each id is kept, no matter in which order versions are added. At most 24
+// bytes are needed for each record.
 func TestNewest(t *testing.T) {
 	for _, ids := range []int{1, 100, blockRows, 10 * blockRows} {
 		rnd := rand.New(rand.NewPCG(1, uint64(ids)))
@@ -43,7 +44,7 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// bytes returns the memory that the rows take.
+// bytes returns the size of the memory that the rows use.
 func (n *newest) bytes() int64 {
 	return int64(cap(n.recent))*int64(unsafe.Sizeof(row{})) +
 		int64(len(n.blocks)+len(n.free))*int64(unsafe.Sizeof(block{}))

@@ -13,40 +13,40 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// limits bound the parts of a plan. Tests use less.
+// limits are the limits on the sizes of segments and parts. Tests use smaller ones.
 type limits struct {
-	segmentBytes int64 // a segment of an image is not larger, unless a single part is
-	partBytes    int64 // length of the archived entries behind which a segment may end
+	segmentBytes int64 // maximum size of a segment, unless a single part is larger
+	partBytes    int64 // number of bytes of archived entries after which a new part begins
 }
 
 var defaultLimits = limits{segmentBytes: 256 << 20, partBytes: 32 << 20}
 
-// indexSpan is the least distance between two indexes that one segment cannot have both (docs/format.md).
+// indexSpan is the smallest difference of two indexes that cannot be in the same segment (docs/format.md).
 const indexSpan = 1 << 32
 
-// plan is what the files of one group are, without their data.
+// plan describes the files of one group, without their data.
 type plan struct {
 	group    *reader.Group
-	identity format.Identity // of the new group
-	index    uint64          // the group is restored as of this index
-	next     uint64          // commit index of the restored group, 2^32 above all that is archived of the source
-	term     uint64          // greatest term of the entries
-	version  uint64          // index of the last version at or below index; 0: there is none
-	created  int64           // Unix ns; commit time of that version
+	identity format.Identity // identity of the new group
+	index    uint64          // index as of which the group is restored
+	next     uint64          // commit index of the restored group, 2^32 above every archived index of the source group
+	term     uint64          // greatest term of all entries
+	version  uint64          // index of the last version at or below index; 0 if there is none
+	created  int64           // commit time of that version, in Unix ns
 	newest   newest
 	segments []format.ManifestSegment
-	blobs    map[string]format.Entry // puts that refer to blobs, by the name of the blob's file
-	names    []string                // of the blob files, in the order of the entries
+	blobs    map[string]format.Entry // puts that refer to blobs, by name of the blob file
+	names    []string                // names of the blob files, in the order of the entries
 }
 
-// part is a run of archived entries.
+// part is a range of archived entries, after which a segment may end.
 type part struct {
-	begin       uint64 // index of its first entry
-	first, last uint64 // indexes of the first and last entry that is restored; 0: none is
-	bytes       int64  // of the frames that are restored
+	begin       uint64 // index of the first entry
+	first, last uint64 // indexes of the first and the last restored entry; 0 if there is none
+	bytes       int64  // size of the frames that are restored
 }
 
-// makePlan reads the group once.
+// makePlan creates the plan of a group, for which it reads the group once.
 func makePlan(ctx context.Context, g *reader.Group, identity format.Identity, index uint64, l limits) (*plan, error) {
 	p := &plan{group: g, identity: identity, index: index, term: 1, blobs: map[string]format.Entry{}}
 	p.next = max(index, g.Through) + format.LossJump // rule 8
@@ -68,7 +68,7 @@ func makePlan(ctx context.Context, g *reader.Group, identity format.Identity, in
 		p.version, p.created = e.Index, e.CommitTime
 		r := row{id: e.ID, index: e.Index}
 		if e.Kind == format.KindPut {
-			r.units = uint32(len(f.Frame) / 8) // frames are padded to 8 bytes, and have at most 1.1 MiB
+			r.units = uint32(len(f.Frame) / 8) // frames are padded to multiples of 8 bytes, and have at most 1.1 MiB
 		}
 		p.newest.add(r)
 		if n := len(parts); n == 0 || read >= l.partBytes || e.Index-parts[n-1].begin >= indexSpan {
@@ -99,7 +99,7 @@ func count(parts []part, r row) {
 	}
 }
 
-// divide makes segments of parts.
+// divide combines parts into segments.
 func (p *plan) divide(parts []part, l limits) {
 	for _, in := range parts {
 		if in.first == 0 {
@@ -123,9 +123,10 @@ func (p *plan) divide(parts []part, l limits) {
 	}
 }
 
-// segmentID returns the id of a segment. The same segment has the same id in each process, so that a shard continues
-// with what it has received from an earlier one. Different segments have different ids: the records of a group as of a
-// version are fixed, and a segment has all of them that were written between its first and its last index.
+// segmentID derives the id of a segment from its contents. Every process uses the same id for the same segment, so
+// that a shard can continue with the data that it has received from an earlier process. Different segments have
+// different ids, because the records of a group as of a version never change, and a segment has all of these records
+// that were written between its first and its last index.
 func segmentID(group uuid.UUID, version uint64, s format.ManifestSegment) (id format.SegmentID) {
 	b := append([]byte("sheaf-archive-restored-segment"), group[:]...)
 	for _, n := range []uint64{version, s.FirstIndex, s.LastIndex, uint64(s.Bytes)} {
@@ -136,7 +137,7 @@ func segmentID(group uuid.UUID, version uint64, s format.ManifestSegment) (id fo
 	return id
 }
 
-// addBlobs lists the blobs of the puts that are restored.
+// addBlobs adds the blobs to which the restored puts refer.
 func (p *plan) addBlobs(refs []format.Entry) error {
 	for i := range refs {
 		e := &refs[i]

@@ -20,46 +20,46 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Restore is the state of a store at one time, as the groups of a new store. Safe for concurrent use.
+// Restore holds the state of a store at one time, for the groups of a new store. Safe for concurrent use.
 type Restore struct {
-	store  uuid.UUID // the new one
+	store  uuid.UUID // UUID of the new store
 	at     time.Time
 	header object.Archive
 	limits limits
 	groups []Group
-	byID   map[uuid.UUID]int // position in groups
+	byID   map[uuid.UUID]int // index in groups, by UUID
 
 	mu   sync.Mutex
-	busy bool  // an image is open, or being made. Guarded by mu
-	last *plan // of the image that was made last; nil: none. Guarded by mu
+	busy bool  // whether an image is open or being created; guarded by mu
+	last *plan // plan of the image that was created last, or nil; guarded by mu
 }
 
-// Group is one group of the archive at the time of a restore.
+// Group is one group of the archive, as of the time of a restore.
 type Group struct {
-	Name   string    // empty if it is not known, because the group cannot be read
-	UUID   uuid.UUID // in the new store
-	Source uuid.UUID // in the archive; zero if the archive does not have the group
-	Index  uint64    // the time stands for this index; 0 if Err is set
-	// Err is why the group cannot be restored; nil: it can be. It is a *reader.RefusedError if the objects can be read,
-	// but do not tell what the group held at the time.
+	Name   string    // empty if the name is unknown because the group cannot be read
+	UUID   uuid.UUID // UUID of the group in the new store
+	Source uuid.UUID // UUID of the group in the archive; zero if the archive does not have the group
+	Index  uint64    // index that corresponds to the time; 0 if Err is set
+	// Err is the reason why the group cannot be restored, or nil if it can be. It is a *reader.RefusedError if the
+	// group's objects can be read, but do not show the state of the group at that time.
 	Err error
 
 	from *reader.Group
 }
 
-// Errors of Restore.Image and Image.Open.
+// These are errors of Restore.Image and Image.Open.
 var (
-	// ErrNoFile means that the group has no file of the name, or that the file is shorter than the offset.
+	// ErrNoFile means that the group has no file with that name, or that the offset is after the end of the file.
 	ErrNoFile = errors.New("the restored group has no such file")
-	// ErrBusy means that the image of another group is open.
+	// ErrBusy means that another image is open or being created.
 	ErrBusy = errors.New("another group is being restored")
-	// ErrUnknown means that no group of the restore has the UUID.
+	// ErrUnknown means that no group of the restore has that UUID.
 	ErrUnknown = errors.New("the restore has no such group")
 )
 
-// New finds out what each group of an archive held at a time. The store is the UUID of the new store. Groups that the
-// archive knows to be deleted are left out if it does not cover them at that time. The archive must not be used by
-// others from then on.
+// New determines the state of each group of an archive at a time. The argument store is the UUID of the new store.
+// New leaves out a group that was deleted if the archive does not cover the group at that time. The caller must not
+// use the archive afterwards.
 func New(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time) (*Restore, error) {
 	if store == a.Store() || store == uuid.Nil {
 		return nil, fmt.Errorf("the new store needs a UUID of its own, and not %s", store)
@@ -93,12 +93,12 @@ func New(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time) 
 	return r, nil
 }
 
-// GroupUUID returns the UUID that a group of an archive has in a new store. It is the same in each process, so that a
-// source needs no memory of which group is which.
+// GroupUUID returns the UUID that a group of an archive gets in a new store. The result is the same in every process,
+// so the source of a restore need not remember which group is which.
 func GroupUUID(store, group uuid.UUID) uuid.UUID { return uuid.NewSHA1(store, group[:]) }
 
-// oneOfEachName leaves one group of each name: only one existed at the time. A group that can be restored existed then,
-// so the others of its name were created after it was deleted.
+// oneOfEachName keeps only one group of each name, because only one of them existed at the time. If a group can be
+// restored, it existed at the time, and the other groups with its name did not.
 func (r *Restore) oneOfEachName() {
 	slices.SortStableFunc(r.groups, func(a, b Group) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(rank(a), rank(b)), bytes.Compare(a.Source[:], b.Source[:]))
@@ -106,7 +106,7 @@ func (r *Restore) oneOfEachName() {
 	r.groups = slices.CompactFunc(r.groups, func(a, b Group) bool { return a.Name == b.Name && a.Name != "" })
 }
 
-// rank orders the groups of one name.
+// rank orders the groups with the same name. The group with the lowest rank is kept.
 func rank(g Group) int {
 	switch {
 	case g.Err == nil:
@@ -117,7 +117,8 @@ func rank(g Group) int {
 	return 2
 }
 
-// addMissing adds the groups of Hash routing that the archive does not have. Each such store has all of its groups.
+// addMissing adds the groups that the archive lacks, if the store uses hash routing. A store with hash routing always
+// has all of its groups.
 func (r *Restore) addMissing() {
 	if r.header.Routing != "hash" {
 		return
@@ -137,7 +138,7 @@ func (r *Restore) addMissing() {
 	}
 }
 
-// Groups returns the groups of the store at the time, in no particular order.
+// Groups returns the groups that the store had at the time, in no particular order.
 func (r *Restore) Groups() []Group { return slices.Clone(r.groups) }
 
 // Store returns the UUID of the new store.
@@ -146,12 +147,12 @@ func (r *Restore) Store() uuid.UUID { return r.store }
 // Archive returns the content of archive.json.
 func (r *Restore) Archive() object.Archive { return r.header }
 
-// Image makes the image of a group, given its UUID in the new store. The founder is the Raft id of the replica that
-// installs it, which is not zero and was never used. One image may be open at a time, because each needs memory: up to
-// 24 bytes for each record, about 200 bytes for each put above 1 MiB in the history, and a few MiB. ErrBusy asks the
-// caller to try again. The group is read once for its
-// image, and once more while its files are read. If the group that was asked for last is asked for again, its plan is
-// used again.
+// Image creates the image of a group, given the group's UUID in the new store. The founder is the Raft id of the
+// replica that installs the image. It must not be zero and must never have been used before. Only one image may be
+// open at a time, because each needs memory: up to 24 bytes for each record, about 200 bytes for each put above 1 MiB
+// in the history, and a few MiB. If Image returns ErrBusy, the caller can try again later. The group is read once to
+// create the image, and once more while the image's files are read. If the same group is requested twice in a row,
+// the plan of the first image is used again.
 func (r *Restore) Image(ctx context.Context, group uuid.UUID, founder uint64) (_ *Image, err error) {
 	at, ok := r.byID[group]
 	if !ok {
@@ -182,7 +183,8 @@ func (r *Restore) Image(ctx context.Context, group uuid.UUID, founder uint64) (_
 	return newImage(p, founder, func() { r.end(p) })
 }
 
-// begin takes the place of the only open image, and returns the plan of the group if it was made last.
+// begin reserves the only image that may be open. If the last image was of the same group, it returns that image's
+// plan.
 func (r *Restore) begin(group uuid.UUID) (*plan, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,12 +193,12 @@ func (r *Restore) begin(group uuid.UUID) (*plan, error) {
 	}
 	r.busy = true
 	if r.last != nil && r.last.identity.Group != group {
-		r.last = nil // its memory is needed
+		r.last = nil // free the memory of the last plan
 	}
 	return r.last, nil
 }
 
-// end gives the place back, and keeps a plan.
+// end releases the reservation. If p is not nil, it keeps p as the last plan.
 func (r *Restore) end(p *plan) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

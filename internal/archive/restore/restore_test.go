@@ -24,13 +24,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// newStore is the store into which the tests restore.
+// newStore is the UUID of the store to which the tests restore.
 var newStore = uuid.UUID{0x99, 15: 1}
 
-// founder is the Raft id of the replica that installs.
+// founder is the Raft id of the replica that installs an image.
 const founder = 77
 
-// tiny makes several segments of a few records.
+// tiny is a set of limits with which an image has several segments of a few records.
 var tiny = limits{segmentBytes: 400, partBytes: 150}
 
 func open(t testing.TB, b *archivetest.Memory, w *archivetest.Writer) *reader.Archive {
@@ -42,7 +42,7 @@ func open(t testing.TB, b *archivetest.Memory, w *archivetest.Writer) *reader.Ar
 	return a
 }
 
-// imageOf makes the image of a group as of an index.
+// imageOf creates the image of a group as of an index.
 func imageOf(ctx context.Context, a *reader.Archive, of uuid.UUID, index uint64, l limits) (*Image, error) {
 	g, err := a.Group(ctx, of)
 	if err != nil {
@@ -57,7 +57,7 @@ func imageOf(ctx context.Context, a *reader.Archive, of uuid.UUID, index uint64,
 
 const dir = "/volume/group"
 
-// install installs an image as a shard does, and returns the options with which the log can be loaded.
+// install installs an image as a shard would, and returns the options with which the log can be opened.
 func install(ctx context.Context, i *Image, fs vfs.FS) (group.Options, error) {
 	if err := fs.MkdirAll(dir); err != nil {
 		return group.Options{}, err
@@ -78,7 +78,7 @@ func install(ctx context.Context, i *Image, fs vfs.FS) (group.Options, error) {
 	return opts, in.Finish(ctx)
 }
 
-// fetch receives the missing part of one file.
+// fetch receives the missing part of a file.
 func fetch(ctx context.Context, i *Image, in *transfer.Install, f transfer.File) (err error) {
 	r, err := i.Open(ctx, f.Name, f.Have)
 	if err != nil {
@@ -96,7 +96,7 @@ func fetch(ctx context.Context, i *Image, in *transfer.Install, f transfer.File)
 	return w.Commit()
 }
 
-// check installs an image on an empty disk, and compares the group with the model.
+// check installs an image on an empty disk, and compares the installed group with the model.
 func check(ctx context.Context, i *Image, model *archivetest.Group, index uint64) error {
 	fs := vfstest.NewMem()
 	opts, err := install(ctx, i, fs)
@@ -126,7 +126,7 @@ func check(ctx context.Context, i *Image, model *archivetest.Group, index uint64
 	return errors.Join(err, log.Close(false))
 }
 
-// compare compares all records of a log with those of the model.
+// compare compares all records in a log with the records in the model.
 func compare(log *group.Log, model *archivetest.Group, index uint64) error {
 	want := model.State(index)
 	if got := log.Stats().Records; got != int64(len(want)) {
@@ -159,7 +159,8 @@ func compare(log *group.Log, model *archivetest.Group, index uint64) error {
 	return nil
 }
 
-// Each group as of each index is restored as the model says, or refused where the archive cannot know.
+// For every group and every index, the restored state agrees with the model, or the index is refused because the
+// archive has no exact answer.
 func TestEveryGroupAtEveryIndexIsRestored(t *testing.T) {
 	for name, key := range map[string]object.Key{"plain": {}, "encrypted": archivetest.SampleKey(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +195,8 @@ func TestEveryGroupAtEveryIndexIsRestored(t *testing.T) {
 	}
 }
 
-// A group with a long random history, large data and blobs of several chunks is restored, in one segment and in many.
+// A group with a long random history, large records and blobs of several chunks is restored, both in one segment and
+// in many.
 func TestALargeGroupIsRestored(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -240,8 +242,8 @@ func TestALargeGroupIsRestored(t *testing.T) {
 	}
 }
 
-// A file read from any offset on is the rest of the file, in another process, too: a shard continues where the
-// connection was cut.
+// Reading a file from any offset returns the rest of the file, even in another process. A shard relies on this to
+// continue after a lost connection.
 func TestAFileGoesOnFromAnyOffsetInAnotherProcess(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
@@ -295,7 +297,8 @@ func TestAFileGoesOnFromAnyOffsetInAnotherProcess(t *testing.T) {
 	}
 }
 
-// What the bucket returns is checked on the way: a flipped byte, a cut and a missing object never become a whole file.
+// The data from the bucket is checked while it is read. A flipped byte, a truncated object or a missing object never
+// results in a complete file.
 func TestDamagedObjectsAreNeverInstalled(t *testing.T) {
 	whole := archivetest.NewMemory()
 	w := archivetest.Sample(t, whole, object.Key{}, 50)
@@ -324,12 +327,13 @@ func TestDamagedObjectsAreNeverInstalled(t *testing.T) {
 			}
 		}
 	}
-	if fired < 9 { // alpha needs at least two segments or pieces, and one blob
+	if fired < 9 { // alpha's data is in at least two segments or pieces, and in one blob
 		t.Errorf("only %d faults were met", fired)
 	}
 }
 
-// A disk that is full and a source that ends between files leave what was received: the next attempt fetches the rest.
+// If the disk is full, or the source ends between two files, the received data is kept. The next attempt fetches the
+// rest.
 func TestAnInstallGoesOnAfterTheSourceWasReplaced(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
@@ -372,7 +376,7 @@ func TestAnInstallGoesOnAfterTheSourceWasReplaced(t *testing.T) {
 	}
 }
 
-// The order of the log is that of the manifest, whatever the sizes.
+// The segments of an image are in log order, regardless of their sizes.
 func TestSegmentsAreInTheOrderOfTheLog(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)

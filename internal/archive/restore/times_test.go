@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// byName returns the groups of a restore by their names.
+// byName returns the groups of a restore, by name.
 func byName(r *Restore) map[string]Group {
 	groups := map[string]Group{}
 	for _, g := range r.Groups() {
@@ -33,8 +33,9 @@ func at(t *testing.T, a *reader.Archive, when time.Time) *Restore {
 	return r
 }
 
-// At each half second, each group is what the model says as of the last entry before, or it is named with the reason.
-// Groups that were deleted by then are left out.
+// A store is restored as of every half second. Each group then either has the state of the model as of the last entry
+// before that time, or is reported with the reason why it has none. Groups that had been deleted by then are left
+// out.
 func TestAStoreIsRestoredAsOfATime(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
@@ -79,7 +80,7 @@ func TestAStoreIsRestoredAsOfATime(t *testing.T) {
 	}
 }
 
-// Of a group that was deleted and created again, the one that existed at the time is restored.
+// If a group was deleted and created again, the one that existed at the time is restored.
 func TestTheGroupOfANameThatExistedThen(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -100,7 +101,7 @@ func TestTheGroupOfANameThatExistedThen(t *testing.T) {
 	}
 }
 
-// A group whose objects are missing or damaged is named, and the others can be restored.
+// A group whose objects are missing or damaged is reported, and the other groups can be restored.
 func TestABrokenGroupIsNamed(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
@@ -127,7 +128,7 @@ func TestABrokenGroupIsNamed(t *testing.T) {
 	}
 }
 
-// All groups of Hash routing are named, also those that the archive does not have.
+// All groups of a store with hash routing are listed, including those that the archive does not have.
 func TestHashRoutingNamesAllGroups(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -145,7 +146,7 @@ func TestHashRoutingNamesAllGroups(t *testing.T) {
 	}
 }
 
-// One image is open at a time, and a call for the same group uses the plan again.
+// Only one image may be open at a time. A second call for the same group uses the plan again.
 func TestOneImageIsOpenAtATime(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
@@ -160,7 +161,7 @@ func TestOneImageIsOpenAtATime(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	}
-	for range 2 { // a second Close does not free the place of another image
+	for range 2 { // a second Close must not release the reservation of another image
 		if err := first.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +179,7 @@ func TestOneImageIsOpenAtATime(t *testing.T) {
 	name := w.Name(object.LogName(5))
 	content := b.Get(name)
 	b.Set(name, nil)
-	if _, err := r.Image(t.Context(), beta, founder); !reader.IsBroken(err) { // gives the place back, too
+	if _, err := r.Image(t.Context(), beta, founder); !reader.IsBroken(err) { // also releases the reservation
 		t.Errorf("error %v", err)
 	}
 	b.Set(name, content)
