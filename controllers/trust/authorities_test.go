@@ -63,8 +63,8 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		t.Errorf("the key of a source's authority: %v", err)
 	}
 
-	// During this change, the spec gets another issuer, and the operator is stopped after it has written the Secret but
-	// before it has written the status.
+	// The operator starts a change of authorities. Then the spec names another issuer, and the operator stops after it
+	// has written the Secret but before it has written the status.
 	status := &v1alpha1.TLSStatus{Phase: v1alpha1.TLSIssuing}
 	if status.Bundle, status.ClientBundle, err = next.Hashes(issuing); err != nil {
 		t.Fatal(err)

@@ -30,15 +30,16 @@ import (
 // Go module.
 var certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 
-// Lifetimes of certificates from cert-manager, the same as those of the operator's own certificates.
+// These are the lifetimes of certificates from cert-manager. They are the same as those of the operator's own
+// certificates.
 const (
 	certificateDuration    = leafLifetime
 	certificateRenewBefore = leafLifetime / 3 * (3 - renewThirds)
 )
 
-// A process that serves has two Certificates, because public authorities no longer combine the usages for servers and
-// clients in one certificate. Other processes and callers have one Certificate, because they present it only to
-// servers.
+// These are the parts of a process's certificates, one Certificate for each part. A process that serves has two of
+// them, because public authorities no longer issue one certificate for both servers and clients. Other processes and
+// callers have only one, because they use it only to connect to servers.
 const (
 	serverPart = "server"
 	clientPart = "client"
@@ -267,7 +268,7 @@ func (k *Keeper) RemoveCertificates(ctx context.Context, store *v1alpha1.RecordS
 		key := types.NamespacedName{Namespace: store.Namespace, Name: certificateName(gone, part)}
 		err := k.Live.Get(ctx, key, live)
 		if _, ok := errors.AsType[*SourceError](certManagerError(err)); ok {
-			// Without the kind there are no Certificates, and without permission none can be deleted.
+			// If the kind does not exist, there are no Certificates. Without permission, none can be deleted.
 			continue
 		}
 		if err != nil {

@@ -18,7 +18,7 @@ import (
 // Callers do not report which files they have.
 const callersPause = 3 * time.Minute
 
-// State is the progress of changes of a store's certificates, as status.tls records it. The zero value is for a store
+// State records how far a change of a store's certificates has got, as in status.tls. The zero value is for a store
 // whose processes have not been given any files yet.
 type State struct {
 	Transport v1alpha1.TLSTransport
@@ -28,7 +28,7 @@ type State struct {
 	Rotated   string    // value of spec.tls.rotate that was completed last
 }
 
-// InUse says which authorities processes trust in a state, and which of them issues certificates.
+// InUse says which authorities the processes trust in a state, and which authorities issue the certificates.
 type InUse struct {
 	Current bool // processes trust the current authorities
 	Next    bool // processes trust the next authorities
@@ -60,11 +60,12 @@ func (s State) InUse() InUse {
 // Reports compares the reports of the running processes with the files that they were given in the current state.
 type Reports struct {
 	Processes int
-	// UpToDate counts the processes that use the transport and trust the authorities that they were given.
+	// UpToDate counts the processes that have loaded their newest files, that is, that use the transport and trust the
+	// authorities that they were given.
 	UpToDate int
 	// Renewed counts the processes among UpToDate that use the newest certificate made for them.
 	Renewed int
-	// Missing is a text that says what the first of the other processes does not use yet.
+	// Missing names the first process that is not counted, and says what it does not use yet.
 	Missing string
 }
 
@@ -72,10 +73,11 @@ type Reports struct {
 type Input struct {
 	Wanted v1alpha1.TLSTransport // the transport for the mode that the status records
 	Rotate string                // spec.tls.rotate
-	// Other is true if the authorities of the source differ from the current ones, and the source is complete.
+	// Other is true if the source provides a complete set of certificates whose authorities differ from the current
+	// ones.
 	Other bool
-	// Superseded is true if, during a change, the authorities of the source differ from the next ones, and the source
-	// is complete.
+	// Superseded is true if, during a change, the source provides a complete set of certificates whose authorities
+	// differ from the next ones.
 	Superseded bool
 	State      State
 	HasNext    bool // the next authorities exist
@@ -91,11 +93,10 @@ type Input struct {
 type Decision struct {
 	State    State
 	MakeNext bool
-	// Merge is true if the current and the next authorities together have to become the current ones, before
-	// MakeNext.
+	// Merge is true if, before MakeNext, the current and the next authorities have to be combined into the current ones.
 	Merge   bool
 	Promote bool
-	// Words describe the next change and the reason why it waits. They are empty if everything matches the spec.
+	// Words describe the next change, and what it waits for. They are empty if everything matches the spec.
 	Words string
 }
 
@@ -137,7 +138,8 @@ func Decide(in Input) Decision {
 	return Decision{State: s}
 }
 
-// after advances to a phase when all processes are ready for it and callersPause is over.
+// after enters the phase next once all processes are ready for it and callers have had callersPause to load their new
+// files. Otherwise the state stays unchanged, and Words say what it waits for.
 func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) Decision {
 	if ready < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.wordsOf(ready, what)}
@@ -150,7 +152,7 @@ func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) D
 	return Decision{State: s, Words: "phase " + string(next) + " begins"}
 }
 
-// dropped completes a change of authorities.
+// dropped completes a change of authorities once all processes trust only the new ones.
 func (s State) dropped(in Input) Decision {
 	if in.Reports.UpToDate < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.words("trust the new authorities alone")}
@@ -229,8 +231,8 @@ func ModeOf(store *v1alpha1.RecordStore) v1alpha1.TLSMode {
 	return v1alpha1.TLSDisabled
 }
 
-// MayMount reports whether the pods of a store that has served without TLS may be recreated with certificates. They may
-// be if they get a new image anyway, or if the spec asks for TLS.
+// MayMount reports whether the pods of a store that has been serving without TLS may be recreated with certificates.
+// They may if they get a new image anyway, or if the spec asks for TLS.
 func MayMount(store *v1alpha1.RecordStore, image string) bool {
 	return store.Spec.TLS != nil || store.Status.TLS != nil && store.Status.TLS.WithoutImage != image
 }

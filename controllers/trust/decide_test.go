@@ -34,7 +34,7 @@ func TestDecide(t *testing.T) {
 		next  bool
 		merge bool
 		done  bool
-		words string // a part of the words; empty if there are none
+		words string // a substring of Words; if empty, Words must be empty
 	}{
 		"a new store begins as it is asked to": {
 			in: Input{Wanted: required, Rotate: "x"}, want: State{Transport: required, Phase: ready, Since: now, Rotated: "x"},
@@ -177,14 +177,14 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// However the spec changes during a change of transport, the transports plaintext and required are never in use at the
-// same time. Otherwise a process that accepts only TLS would be dialed in plaintext.
+// However the spec changes, plaintext and required are never in use by two processes at the same time. Otherwise a
+// process that accepts only TLS would be dialed in plaintext.
 func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	modes := []v1alpha1.TLSTransport{plaintext, both, required}
 	type store struct {
 		state State
-		told  [2]v1alpha1.TLSTransport // the transports of two processes, as each has last read them
+		told  [2]v1alpha1.TLSTransport // for each of two processes, the transport that it has last read
 	}
 	seen, queue := map[store]bool{}, []store{}
 	for _, m := range modes {
@@ -231,8 +231,8 @@ func TestWhatAnAbsentSpecMeans(t *testing.T) {
 		store     *v1alpha1.RecordStore
 		change    func(*v1alpha1.RecordStore)
 		mode      v1alpha1.TLSMode
-		transport v1alpha1.TLSTransport // recorded when the operator first handles the store
-		mounts    bool                  // may be recreated with certificates although its image has not changed
+		transport v1alpha1.TLSTransport // transport that is recorded when the operator first handles the store
+		mounts    bool                  // may be recreated with certificates although the image has not changed
 	}{
 		"new":                        {&v1alpha1.RecordStore{}, nil, v1alpha1.TLSRequired, "", true},
 		"new, asks for none":         {&v1alpha1.RecordStore{}, asks(v1alpha1.TLSDisabled), v1alpha1.TLSDisabled, "", true},

@@ -55,7 +55,7 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	leaves map[types.NamespacedName]*leaf  // by Secret; values are immutable
-	given  map[types.NamespacedName]*given // by the Secret that the certificates are meant for; values are immutable
+	given  map[types.NamespacedName]*given // by the Secret to which the certificates are copied; values are immutable
 }
 
 // leaf is the certificate of a Secret as it was last read.
@@ -64,14 +64,14 @@ type leaf struct {
 	names               []string // DNS names
 	notBefore, notAfter time.Time
 	issuer              [sha256.Size]byte // hash of the authority's certificate
-	trusts              bundles           // the bundles in the same Secret
+	trusts              bundles           // bundles of authorities in the same Secret
 	read                time.Time
 	pairs               [sha256.Size]byte // hash of the certificates with their keys
-	under               string            // underOf when the leaf was found to be good; empty if it was not checked
+	under               string            // underOf when the certificate was last found good; empty if never checked
 }
 
-// underOf identifies the authorities that issue and are trusted in a state. If a certificate was last found good under
-// other authorities, it has to be checked again, and may have to be renewed.
+// underOf returns a text that identifies the authorities that issue certificates and are trusted in a state. If a
+// certificate was last checked with other authorities, it has to be checked again, and may have to be renewed.
 func underOf(status *v1alpha1.TLSStatus) string {
 	return fmt.Sprintf("%s %s %d", status.Bundle, status.ClientBundle, StateOf(status).InUse().IssueBy)
 }
@@ -237,8 +237,8 @@ func (k *Keeper) issue(ctx context.Context, store *v1alpha1.RecordStore, issuer 
 	return nil
 }
 
-// NotAfter returns the end of the newest certificate that the currently issuing authorities made for a Secret. It
-// returns false if there is none yet, or if it is unknown.
+// NotAfter returns when the newest certificate for a Secret expires, if the currently issuing authorities made it. It
+// returns false if there is no such certificate yet, or if the time is unknown.
 func (k *Keeper) NotAfter(store *v1alpha1.RecordStore, secret string) (time.Time, bool) {
 	known := k.known(types.NamespacedName{Namespace: store.Namespace, Name: secret})
 	if known == nil || known.under != underOf(store.Status.TLS) {
@@ -337,7 +337,8 @@ func readLeaf(secret *corev1.Secret, issuer *authority.Authority, now time.Time)
 	}
 	if other, err := tls.X509KeyPair(secret.Data[workload.KeyClientCert],
 		secret.Data[workload.KeyClientKey]); err == nil && other.Leaf.NotAfter.Before(out.notAfter) {
-		out.notAfter = other.Leaf.NotAfter // a process reports the earlier of two expiries
+		// If the two certificates expire at different times, the earlier time is the one that a process reports.
+		out.notAfter = other.Leaf.NotAfter
 	}
 	if issuer != nil && signedBy(pair.Leaf, issuer) {
 		out.issuer = sha256.Sum256(issuer.CertificatePEM())

@@ -75,8 +75,8 @@ func (f *Found) Complete() bool { return len(f.Troubles) == 0 && len(f.Bundle) >
 type given struct {
 	Leaf
 	pairs           map[string][]byte // file names as in the folder of the process
-	bundle, clients []byte            // authorities; clients: nil if callers have no separate ones
-	asked           string            // the request to the source
+	bundle, clients []byte            // authorities in PEM; clients is nil if callers have no separate authorities
+	asked           string            // identifies the request to the source
 	read            time.Time
 }
 
@@ -145,7 +145,8 @@ func union(bundle []byte) ([]byte, error) {
 }
 
 // ask requests one certificate from the source of a store. It returns nil without an error if there is no certificate
-// and none is required. It requests a good certificate again after 2 minutes. The error may be a SourceError.
+// and none is required. After it has received a good certificate, it requests it again only after 2 minutes. The
+// error may be a SourceError.
 func (k *Keeper) ask(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
 	asked := fmt.Sprintf("%s %v %v %v", SourceOf(store), store.Spec.TLS.CertManager, store.Spec.TLS.Provided,
@@ -287,8 +288,8 @@ func checkPair(data map[string][]byte, cert, key, bundle string, want Leaf, now 
 	return nil
 }
 
-// dialled returns the DNS names that a certificate must include. The store's own processes dial NAME.NAMESPACE.svc;
-// its shorter and longer forms are optional.
+// dialled returns the DNS names that a certificate must include. The store's own processes dial only
+// NAME.NAMESPACE.svc, so the shorter and longer forms of that name are optional.
 func (l *Leaf) dialled() (names []string) {
 	for _, name := range l.DNSNames {
 		short := !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc.cluster.local") ||
@@ -321,7 +322,7 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 	if err != nil {
 		return err
 	}
-	var trouble error // error of the source, which is reported although the Secret keeps its contents
+	var trouble error // error of the source, which is returned even though the Secret keeps its contents
 	if of, ok := errors.AsType[*SourceError](cause); ok {
 		trouble = of
 	}
@@ -365,11 +366,12 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 	return trouble
 }
 
-// errUnasked means that no certificate of a process was requested from the source.
+// errUnasked means that the source was never asked for a certificate of the process.
 var errUnasked = errors.New("the source is asked for no certificate of this process")
 
-// newest returns the source's newest pairs for a process that fit the currently issuing authorities. If there are none,
-// it returns nil, and cause says why. The argument issuer is the source that currently issues for the store.
+// newest returns the source's newest certificates for a process that fit the currently issuing authorities. If there
+// are none, it returns nil, and cause says why. The argument issuer is the source that currently issues certificates
+// for the store.
 func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer v1alpha1.TLSSource, want Leaf,
 	fits func(map[string][]byte) bool) (
 	pairs map[string][]byte, cause, err error,
