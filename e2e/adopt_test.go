@@ -24,7 +24,7 @@ var _ = Describe("deleting", func() {
 		kubectl("delete", "-n", s.name, "recordstore/q", "shardpool/main", "--wait=false")
 		kubectl("delete", "namespace", s.name, "--wait=true", "--timeout=4m")
 		s.makeNamespace()
-		// etcd starts on another disk. The operator itself finds the shards' disks again.
+		// etcd starts on an empty disk. The operator has to find the shards' old disks itself.
 		etcd += "-2"
 		s.diskSet(etcd, "ext4", diskSpec{"n2", s.disk("n2", "adopt-etcd-2", "256M"), "240Mi"})
 		s.makeStore(etcd, "adoptStoreUID: "+first.Status.StoreUID)

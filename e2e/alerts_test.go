@@ -33,10 +33,10 @@ const (
 	alertOperatorGone = "SheafOperatorGone"
 )
 
-// minute is the real length of a minute in the alert rules of this suite. The rules are those of the chart, unchanged,
-// and the engine is Prometheus' own. However, each scrape is dated a minute after the previous one (hack/alerts), so
-// that `for: 15m` needs sixteen scrapes and not a quarter of an hour. The only difference from production is that real
-// minutes are longer.
+// minute is the real time that stands for a minute of the alert rules in this suite. The rules are those of the
+// chart, unchanged, and the engine is Prometheus's own. But each scrape is dated a minute after the previous one
+// (hack/alerts), so `for: 15m` needs sixteen scrapes and not a quarter of an hour. The only difference from
+// production is that real minutes are longer.
 const minute = 500 * time.Millisecond
 
 // These are the alert states for which a test waits.
@@ -126,8 +126,8 @@ func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader
 	}
 }
 
-// operatorAddresses returns the addresses of the running operators, by pod. It returns none if the API server does not
-// respond. In that case a scrape finds no metrics either.
+// operatorAddresses returns the addresses of the running operators, by pod. If the API server does not respond, it
+// returns none, and the scrape finds no metrics.
 func operatorAddresses() map[string]string {
 	addresses := map[string]string{}
 	o := try(10*time.Second, "", "kubectl", "get", "pods", "-n", operatorNamespace, "-l",

@@ -21,7 +21,7 @@ import (
 // Scenarios send several thousand requests to the API server, so get sends them from this process. A kubectl process
 // for each request would take a tenth of a second of CPU time from the cluster, which shares the machine.
 
-// groupOf holds the API groups of the kinds that get reads, by plural name.
+// groupOf maps the plural names of the kinds that get can read to their API groups.
 var groupOf = map[string]string{
 	"namespaces": "api/v1", "pods": "api/v1", "secrets": "api/v1", "persistentvolumeclaims": "api/v1",
 	"statefulsets": "apis/apps/v1", "deployments": "apis/apps/v1",

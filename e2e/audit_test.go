@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// auditLine is a line of the audit log in a container's log on its node. A collector of logs reads these files.
+// auditLine is a line of the audit log in the log file of a container on its node. Log collectors read these files.
 type auditLine struct {
 	stream                           string
 	Server, Kind, Caller, Verb, Code string

@@ -45,7 +45,7 @@ func (s *space) filesOf(secret string) client.TLSFiles {
 			select {
 			case <-turns.C:
 				if err := install(); err != nil {
-					GinkgoWriter.Println("follow the Secret:", err) // the next update tries again
+					GinkgoWriter.Println("follow the Secret:", err) // the next update will try again
 				}
 			case <-stop:
 				return

@@ -25,19 +25,19 @@ const failoverMax = 15 * time.Second
 // operator's lease must expire first, which takes 13 to 17 s.
 const statusMax = 45 * time.Second
 
-// drainOf returns the arguments with which kubectl drains the shards from a node through the eviction API.
+// drainOf returns the arguments with which kubectl evicts the shards from a node.
 func drainOf(node, timeout string) []string {
 	return []string{"drain", node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data",
 		"--ignore-daemonsets", "--timeout=" + timeout}
 }
 
-// drain is a drain of a node. It runs until it succeeds or is stopped.
+// drain is a running `kubectl drain` of a node. It runs until it succeeds or is stopped.
 type drain struct {
 	end   context.CancelFunc
 	ended chan struct{}
-	err   error // valid after ended was closed
+	err   error // may be read once ended is closed
 	mutex sync.Mutex
-	words bytes.Buffer // standard error; guarded by mutex
+	words bytes.Buffer // standard error of kubectl; guarded by mutex
 }
 
 // startDrain starts to drain a node's shards. When an eviction is refused, kubectl reports this and tries again every
@@ -98,8 +98,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		s.groups = 24
 		class := s.threeDisks()
 		s.diskSet("e2e-copies-etcd", "ext4", diskSpec{"n1", s.disk("n1", "e2e-copies-etcd", "256M"), "240Mi"})
-		// Everything that a caller needs in addition to the shards is on n1. Therefore, if another node fails, only a
-		// shard fails with it.
+		// Everything else that a caller needs is on n1. Therefore, if another node fails, the caller loses only a shard.
 		onlyOn("n1", func() {
 			s.makeStore("e2e-copies-etcd", "replication: {copies: 3}")
 			s.client()
@@ -135,7 +134,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			return true
 		}).WithTimeout(2*time.Minute).Should(BeTrue(), "neither node was drained: %v %v", drains[0], drains[1])
 		Expect(drains[1-held].err).NotTo(HaveOccurred(), "%v", drains[1-held])
-		drains[held].awaitRefusal() // the second eviction is refused even after the other shard has stopped
+		// The eviction from the second node must be refused even after the first node's shard has stopped.
+		drains[held].awaitRefusal()
 		drains[held].end()
 		<-drains[held].ended
 		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)

@@ -45,7 +45,7 @@ func (s *space) connect() records {
 	at := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(lines.Text())
 	Expect(at).NotTo(BeEmpty(), lines.Text())
 	go func() {
-		for lines.Scan() { // kubectl must never wait for a reader
+		for lines.Scan() { // keep reading, because kubectl would block if nobody read its output
 		}
 	}()
 	speaks, err := client.TLS(s.adminFiles("q"))
@@ -168,8 +168,8 @@ func (s *space) setOf(shard string) (uid, size string) {
 	return set.Metadata.UID, set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests["storage"]
 }
 
-// awaitGrown waits until the condition VolumesGrown has the given status and reason, and a message with the given
-// words.
+// awaitGrown waits until the pool's condition VolumesGrown has the given status and reason, and a message that
+// contains all the given words.
 func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// newField is a field of RecordStore that this file removes from its copy of the chart. Setting the field restarts
-// nothing.
+// newField is the field of RecordStore that is missing from the CRD of the earlier chart. No pod restarts when the
+// field is set.
 const newField = "serviceAnnotations"
 
 // earlierChart copies the operator's chart, removes newField from RecordStore in the copy, and returns the copy's path.
@@ -27,7 +27,7 @@ func earlierChart() string {
 	file := filepath.Join(chart, "templates/crds/sheaf.dev_recordstores.yaml")
 	text, err := os.ReadFile(file)
 	Expect(err).NotTo(HaveOccurred())
-	// The expression matches the name of the field and all lines below it that are indented further.
+	// The expression matches the line with the field's name, and all following lines that are indented further.
 	field := regexp.MustCompile(`(?m)^( {18})` + newField + `:\n(?: {19,}.*\n)+`)
 	Expect(field.FindAll(text, -1)).To(HaveLen(1), "the field %s is not where it was in %s", newField, file)
 	Expect(os.WriteFile(file, field.ReplaceAll(text, nil), 0o600)).To(Succeed())
@@ -127,7 +127,8 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 	It("is away: a deleted shard comes back, and puts and gets never stop", func() {
 		alerts := s.watchAlerts()
 		back := scaleOperator(0)
-		t := s.startTraffic("--timeout=2m") // a shard with the only copy of its groups restarts during these calls
+		// Main-0-0, which holds the only copy of its groups, restarts while these calls run.
+		t := s.startTraffic("--timeout=2m")
 		t.awaitCalls(4)
 		old := s.pod("main-0-0").Metadata.UID
 		kubectl("delete", "pod", "-n", s.name, "main-0-0", "--wait=false")

@@ -90,7 +90,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 			return time.Since(down)
 		}).WithTimeout(outage + time.Minute).Should(BeNumerically(">=", outage))
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 member of etcd is")
-		t.awaitCalls(4) // calls must also succeed at the end of the outage
+		t.awaitCalls(4) // calls must still succeed after etcd has been down for that long
 		Expect(t.end()).To(BeEmpty())
 		s.getAll(8)
 		for n, before := range shards {

@@ -25,8 +25,8 @@ func (s *space) awaitPoolReason(pool, reason string) {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// Some invalid input is noticed only in the cluster. The operator reports such input in the status, and checks it at a
-// low rate until it is corrected.
+// The API server accepts some input that turns out to be invalid only in the cluster. The operator reports such input
+// in the status, and checks it again only at a low rate until it is corrected.
 var _ = Describe("what cannot be", func() {
 	It("is named in a condition, and not looked at all the time", func() {
 		s := newSpace("failing")

@@ -15,7 +15,7 @@ import (
 var _ = Describe("a killed shard", func() {
 	It("loads from a slow disk, group after group, and no probe ends it", func() {
 		s := newSpace("kill")
-		s.groups = 64 // groups differ in size, and the small ones are loaded first
+		s.groups = 64 // groups differ in size, and the shard loads small ones first
 		etcd := s.threeDisks()
 		s.makeStore(etcd)
 		class := s.name + "-slow"
@@ -24,12 +24,13 @@ var _ = Describe("a killed shard", func() {
 		s.begin(2*time.Minute, 8)
 		s.putBulk(bulkRecords)
 
-		cluster("disk", "throttle", "n1", "kill-slow", "1M") // loads for more than a minute; progress is written every 30 s
+		// Loading takes more than a minute at this rate, and the shard reports its progress every 30 s.
+		cluster("disk", "throttle", "n1", "kill-slow", "1M")
 		DeferCleanup(func() { cluster("disk", "throttle", "n1", "kill-slow", "off") })
 		uid := s.pod("main-0-0").Metadata.UID
 		cluster("crash", s.name, "main-0-0", "shard")
 
-		s.awaitShard("main", 0, v1alpha1.ShardLoading, time.Minute) // before that, the status is older than the kill
+		s.awaitShard("main", 0, v1alpha1.ShardLoading, time.Minute) // until then, the status is from the time before the kill
 
 		By("it loads: progress grows, and some groups serve before the others")
 		var last int32

@@ -117,9 +117,9 @@ func (c *caller) do(l *load) {
 		c.valid[id] = nil
 	}
 	c.valid[id] = append(c.valid[id], data)
-	id = c.id(c.turn * 7) // a different record, which may not exist yet
+	id = c.id(c.turn * 7) // read a different record, which may not have been written yet
 	if len(c.valid[id]) > 0 {
-		// timed records the error.
+		// An error is ignored because timed has already recorded it.
 		_ = l.timed(fmt.Sprint("get ", id), func(ctx context.Context) error { return c.read(ctx, l, id) })
 	}
 }

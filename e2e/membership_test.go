@@ -85,7 +85,7 @@ func (m *memberships) fail(err error) {
 	m.failure = err
 }
 
-// see processes one key and its value.
+// see processes one key in etcd and its value.
 func (m *memberships) see(key string, value []byte) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -129,7 +129,7 @@ func shardsOf(group placement.Group, role placement.Role) []string {
 	return shards
 }
 
-// added returns the shards that have a member with the role after the step but not before it.
+// added returns the shards that had no member with the given role before the step and have one after it.
 func (s membershipStep) added(role placement.Role) []string {
 	had := shardsOf(s.before, role)
 	return slices.DeleteFunc(shardsOf(s.after, role), func(shard string) bool { return slices.Contains(had, shard) })
@@ -142,8 +142,8 @@ func (m *memberships) now() int {
 	return len(m.steps)
 }
 
-// await waits for a step for which is() returns a shard on one of the nodes. The argument looked is the number of steps
-// at the beginning that await ignores. It returns the step and the node.
+// await waits until a step matches, that is, until is() returns a shard on one of the nodes. It ignores the first
+// steps, whose number is looked. It returns the matching step and the node.
 func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	is func(membershipStep) []string) (step membershipStep, node string) {
 	GinkgoHelper()
@@ -167,7 +167,7 @@ func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	return step, node
 }
 
-// count returns the number of changes seen, and the memberships with two voters on one node.
+// count returns the number of changes seen so far, and those memberships that had two voters on one node.
 func (m *memberships) count() (steps int, shared []string) {
 	GinkgoHelper()
 	m.mutex.Lock()
@@ -180,9 +180,9 @@ func (m *memberships) count() (steps int, shared []string) {
 // restarts shards.
 const lagMax = 1000
 
-// awaitCaughtUp waits until every group of the store q was seen, at some time after the call, with the given number of
-// voters that serve and are up to date. Groups may move in the meantime. When awaitCaughtUp has returned, another node
-// may fail.
+// awaitCaughtUp waits until each group of the store q has had, at some time after the call, the given number of
+// voters that serve and are up to date. These times may differ from group to group, and groups may move in the
+// meantime. Once awaitCaughtUp has returned, another node may fail.
 func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 	GinkgoHelper()
 	well := map[string]bool{}

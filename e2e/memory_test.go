@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// A shard has to keep bulkRecords records of bulkBytes each in memory, or has to read them from a slow disk.
+// These are the number and the size of the records with which putBulk fills a shard. The shard needs that much
+// memory, or a long time to load them from a slow disk.
 const bulkRecords, bulkBytes = 72, 1_000_000
 
 // putBulk stores the given number of records, several at a time, with ids from 101 on.

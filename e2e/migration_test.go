@@ -55,7 +55,7 @@ func (s *space) migrate(l *load) {
 	var from, to string
 	steps := []struct {
 		name string
-		is   func(membershipStep) []string // returns the shards whose nodes may be partitioned at a step
+		is   func(membershipStep) []string // returns the shards whose nodes may be partitioned when the step is seen
 	}{
 		{"a learner was added", func(step membershipStep) []string { return step.added(placement.Learner) }},
 		{"a learner was promoted and the voter in its domain removed", func(step membershipStep) []string {
@@ -102,7 +102,7 @@ func (s *space) migrate(l *load) {
 		cluster("node-join", node)
 		s.awaitCaughtUp(3, 3*time.Minute)
 		GinkgoWriter.Printf("all copies had caught up %v after the cut\n", time.Since(cut).Round(time.Second))
-		looked = m.now() // all groups may have moved before the test waits for the next step
+		looked = m.now() // continue from here, because all groups may have moved before the test waits for the next step
 		if s.copiesOn(from+"-") == 0 {
 			turn(to, from)
 		}

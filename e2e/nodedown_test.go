@@ -102,7 +102,8 @@ func onlyOn(node string, do func()) {
 	}
 }
 
-// Scenario 10: if a node is down, its shard remains assigned to the node with its disk, and the data remains too.
+// Scenario 10: while a node is down, its shard stays assigned to it, because the disk with the shard's data is on
+// that node. When the node returns, all data is still there.
 var _ = Describe("a node that is away for longer than pods are left there", Serial, func() {
 	It("keeps its shard, which serves every record when the node is back", func() {
 		s := newSpace("nodedown")

@@ -22,7 +22,7 @@ func (s *space) documented(begins string, replace ...string) []string {
 	return s.documentedIn("docs/operations/troubleshooting.md", begins, replace...)
 }
 
-// documentedIn is like documented(), for any page.
+// documentedIn is like documented(), but for any page of the documentation.
 func (s *space) documentedIn(page, begins string, replace ...string) []string {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(root, page))
@@ -55,7 +55,8 @@ func (s *space) newNode(number int) string {
 // loseNode removes a node permanently. Its machine is stopped, its Node object is deleted, and another machine takes
 // its place.
 func (s *space) loseNode(l *load) {
-	node := s.newNode(4) // done first because it starts every stopped node; the new node has no disk yet
+	// The new node has no disk yet. It must be started before a node is lost, because newNode starts every stopped node.
+	node := s.newNode(4)
 	var lost v1alpha1.ShardStatus
 	disks := []diskSpec{}
 	for _, shard := range s.shards("next") {
@@ -79,8 +80,8 @@ func (s *space) loseNode(l *load) {
 	l.waited(lost.Node+" is lost", began)
 
 	By("the status says so, and what to do")
-	// If both operators were on the node, as after a drain of the two other nodes, no operator runs for 40 to 60 s,
-	// because Kubernetes must first delete the pods of the lost node and create them again.
+	// If both operators ran on the lost node, as they may after the other two nodes were drained, no operator runs for
+	// 40 to 60 s. Kubernetes must first delete the pods of the lost node and create them again.
 	shard := s.awaitShard("next", lost.Number, v1alpha1.ShardNodeLost, 3*time.Minute)
 	Expect(shard.Message).To(And(ContainSubstring("node "+lost.Node+" was deleted"), ContainSubstring("spec.remove"),
 		ContainSubstring("spec.shards")))

@@ -56,7 +56,7 @@ func watchOperators() (end func()) {
 		for container, log := range l.logs {
 			for _, line := range strings.Split(log.String(), "\n") {
 				if strings.Contains(line, `"reason":"`) {
-					continue // lines with a reason quote other processes, such as an etcd member that panicked
+					continue // lines with a reason quote other processes, for example an etcd member that panicked
 				}
 				Expect(line).NotTo(MatchRegexp(stackTrace.String()), "operator %s:\n%s", container, log)
 			}
@@ -158,9 +158,9 @@ const reconcilesMax = 6
 // reconciled about once a minute.
 const lookedMax = 3 * time.Minute
 
-// calm starts to count how often objects are reconciled. The returned function waits until a minute has passed, and
-// fails if there were too many, or if an object is no longer reconciled. If another operator leads by then, the
-// function counts for another minute, at most four times.
+// calm starts to count how often objects are reconciled. The returned function waits until a minute has passed. It
+// fails if an object was reconciled too often, or is no longer reconciled. If another operator has become the leader
+// by then, the function counts for another minute, at most four times.
 func (s *space) calm(objects ...string) func() {
 	GinkgoHelper()
 	began := time.Now()
@@ -186,9 +186,9 @@ func (s *space) calm(objects ...string) func() {
 			AddReportEntry(words)
 			most := reconcilesMax * minutes
 			if strings.HasPrefix(object, "diskset/") {
-				most *= 4 // the stores of other scenarios wake every DiskSet
+				most *= 4 // stores of other scenarios, which run concurrently, also trigger reconciles of every DiskSet
 			}
-			// A minute may contain one more reconcile, depending on when it begins.
+			// One more reconcile may fall into the minute, depending on when the minute begins.
 			if count > most+1 {
 				wrong = append(wrong, words)
 			}

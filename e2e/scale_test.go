@@ -62,7 +62,8 @@ func (s *space) awaitSettled() {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// redundancy follows the condition Redundant. The returned function returns all reasons that the condition has had.
+// redundancy records the changes of the condition Redundant. The returned function returns all reasons that the
+// condition has had.
 func (s *space) redundancy() func() []string {
 	GinkgoHelper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -91,8 +92,8 @@ func (s *space) redundancy() func() []string {
 	}
 }
 
-// handOvers follows the logs of pods until they end. The returned function returns, for each shard, the line that the
-// shard logged about its leaderships when it stopped.
+// handOvers reads the logs of pods until the pods end. For each shard, the returned function returns the line that
+// the shard logged about handing over its leaderships when it stopped.
 func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 	ctx, cancel := context.WithCancel(context.Background())
 	DeferCleanup(cancel)
@@ -119,9 +120,9 @@ func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 	}
 }
 
-// Issue 4: under load, shards are added and removed, restart, lose a disk and change their file system. No call fails
-// despite the client's own retries, and no acknowledged record is lost. There are three nodes, and therefore three
-// failure domains with enough shards each.
+// This scenario tests issue 4: under load, shards are added and removed, restart, lose a disk and change their file
+// system. No call fails, because the client retries, and no acknowledged record is lost. There are three nodes, and
+// therefore three failure domains with enough shards each.
 var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority(3), func() {
 	var s *space
 	var l *load
@@ -150,7 +151,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		l.start()
 		l.awaitCalls(100)
 	})
-	// well checks the store when a scenario ends.
+	// well checks at the end of each step that no call has failed and that no acknowledged record is lost.
 	well := func() {
 		GinkgoHelper()
 		l.finish(100)
@@ -214,7 +215,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		words := said()
 		some := MatchRegexp(`"groups":[1-9]`)
 		for _, shard := range order {
-			// A shard that has just lost its leaderships has no leadership to hand over.
+			// A shard may just have lost all of its leaderships. In that case it has nothing to hand over.
 			Expect(words).To(HaveKeyWithValue(shard, Or(some, MatchRegexp(`"groups":0,"kept":0\b`))),
 				"it handed no lead over: %v", words)
 			AddReportEntry(shard, words[shard])
@@ -280,7 +281,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		for n := range int32(3) {
 			s.awaitShard("xfs", n, v1alpha1.ShardServing, 3*time.Minute)
 		}
-		s.awaitSettled() // the shard has received its groups
+		s.awaitSettled() // wait until the shard has received its groups
 
 		By("half-way, and back")
 		reasons := s.redundancy()
@@ -293,7 +294,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 			return left
 		}).WithTimeout(3 * time.Minute).WithPolling(10 * time.Millisecond).Should(BeNumerically("<", all))
 		s.poolState("main", v1alpha1.PoolActive)
-		Eventually(func(g Gomega) { // the status shows it some seconds later
+		Eventually(func(g Gomega) { // the status shows the change only some seconds later
 			for name, shard := range s.shards("main") {
 				g.Expect(shard.State).To(Equal(v1alpha1.ShardServing), name)
 			}

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/issuertest"
 )
 
-// standIn signs the Certificates in a namespace as cert-manager with some issuers would, from start until the scenario
-// ends. Certificates with an unknown issuer wait.
+// standIn simulates cert-manager with some issuers. It signs the Certificates in a namespace until the scenario ends.
+// Certificates with any other issuer are not signed.
 type standIn struct {
 	s       *space
 	issuers map[string]*authority.Authority // by name
@@ -53,7 +53,7 @@ func (i *standIn) start() {
 			select {
 			case <-turns.C:
 				if err := i.turn(); err != nil {
-					GinkgoWriter.Println("stand-in issuer:", err) // the next turn tries again
+					GinkgoWriter.Println("stand-in issuer:", err) // the next turn will try again
 				}
 			case <-stop:
 				return
@@ -66,7 +66,7 @@ func (i *standIn) start() {
 	})
 }
 
-// turn signs the Certificates that are not yet signed as requested.
+// turn signs each Certificate whose current request has not been signed yet.
 func (i *standIn) turn() error {
 	var list struct{ Items []json.RawMessage }
 	if err := get(&list, "certificates.cert-manager.io", "-n", i.s.name); err != nil {
@@ -128,9 +128,9 @@ func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) e
 	return nil
 }
 
-// A store gets its certificates from cert-manager. The kind is in e2e/testdata, and standIn simulates the issuers. No
-// port is opened before all certificates are signed. The store then changes to another issuer, and to the operator's
-// own certificates, while callers put and get.
+// A store gets its certificates from cert-manager. The kind Certificate comes from e2e/testdata, and standIn
+// simulates the issuers. The store opens no port before all certificates are signed. It then changes to another
+// issuer, and to the operator's own certificates, while callers put and get.
 var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 	It("are waited for, spoken with, and give way to others under load", func() {
 		kind, err := os.ReadFile(filepath.Join(root, "e2e/testdata/certificates.yaml"))
@@ -173,7 +173,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		shards := s.pods("sheaf.dev/pool=main")
 		Expect(shards).To(HaveLen(2))
 
-		// over patches the store under load, and waits until the store's processes use only the new authorities.
+		// over patches the store under load, and waits until the store's processes trust only the new authorities.
 		over := func(patch string) {
 			GinkgoHelper()
 			before := s.storeQ(Default)
@@ -194,7 +194,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 			}
 		}
 
-		if os.Getenv("E2E_LONG") != "" { // a change of authorities takes 6 minutes
+		if os.Getenv("E2E_LONG") != "" { // only in long runs, because a change of authorities takes 6 minutes
 			By("another issuer, under load")
 			over(`{"spec": {"tls": {"certManager": {"issuerRef": {"name": "second"}}}}}`)
 			content, err := s.secret("q-admin-tls")

@@ -38,8 +38,8 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "sheaf on Kubernetes")
 }
 
-// endOperatorWatch checks the operators' output. Only the first process sets it, because only that process watches the
-// operators.
+// endOperatorWatch stops reading the operators' logs and checks them. It is set only in the suite's first process,
+// which watches the operators.
 var endOperatorWatch func()
 
 // The first of the suite's processes installs the operator for all processes.

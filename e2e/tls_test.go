@@ -185,7 +185,8 @@ func openPorts(ip string) (open []int) {
 	return open
 }
 
-// refusesStrangers fails if a port responds to a caller without a certificate with anything other than a TLS alert.
+// refusesStrangers fails if a port accepts a caller without a certificate. The only permitted response is a TLS
+// alert. If takesTokens is true, the caller may connect, but its calls must fail as unauthenticated.
 func refusesStrangers(pod, address string, takesTokens bool) {
 	GinkgoHelper()
 	dialer := net.Dialer{Timeout: 30 * time.Second}
@@ -197,11 +198,11 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 	Expect(plain.SetReadDeadline(time.Now().Add(5 * time.Second))).To(Succeed())
 	answer := make([]byte, 512)
 	n, _ := plain.Read(answer)
-	const alert = 21 // type of an alert record, RFC 8446, 5.1
+	const alert = 21 // type of an alert record (RFC 8446, section 5.1)
 	Expect(n == 0 || answer[0] == alert || strings.HasPrefix(string(answer[:n]), "HTTP/1.0 400")).
 		To(BeTrue(), "%s at %s answers plaintext: %q", pod, address, answer[:n])
 
-	if takesTokens { // without a certificate a caller may connect, but is anonymous until it sends a token
+	if takesTokens { // a caller without a certificate may connect to this port, but is anonymous until it sends a token
 		stranger := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
 			MinVersion: tls.VersionTLS13}) //nolint:gosec // a stranger
 		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(stranger))

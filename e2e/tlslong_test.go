@@ -28,17 +28,18 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// These are the numbers of changes in the scenario below. All certificates change with the authorities E2E_LONG times,
-// and 5 times without them. Tokens change twice with each change of authorities.
+// These constants say how often the scenario below changes certificates and tokens. All certificates are replaced 5
+// times while the authorities stay the same, and once more with each of the E2E_LONG changes of authorities. Tokens
+// change twice with each change of authorities.
 const (
 	longRenewals = 5
 	longTokens   = 2
 )
 
-// Certificates, authorities and tokens change continually during every kind of call and stream, while groups move from
+// Certificates, authorities and tokens keep changing during every kind of call and stream, while groups move from
 // pool to pool and back. A change of authorities takes 6 minutes, because callers get 3 minutes to load their new
-// files. The scenario therefore runs only if E2E_LONG sets the number of such changes. If E2E_LONG is 10, about a
-// hundred certificates change.
+// files. Therefore the scenario runs only if E2E_LONG is set. Its value is the number of changes of authorities. With
+// 10 such changes, about a hundred certificates are replaced.
 var _ = Describe("TLS, again and again", Serial, func() {
 	It("no call fails, no shard restarts, and who was not told is refused", func() {
 		rotations, err := strconv.Atoi(cmp.Or(os.Getenv("E2E_LONG"), "0"))
@@ -255,7 +256,7 @@ func (s *space) dial(files client.TLSFiles, options ...grpc.DialOption) *client.
 	return store
 }
 
-// moveRest is the pause between two moves of all groups. It is more than twice the time of a slow upload.
+// moveRest is the pause between two moves of all groups. It is more than twice as long as a slow upload takes.
 const moveRest = 45 * time.Second
 
 // toAndFro moves all groups from one pool to the other and back until it is stopped.
@@ -280,7 +281,7 @@ func (s *space) moveToAndFro() *toAndFro {
 				return s.copiesOn(from + "-")
 			}).WithTimeout(5 * time.Minute).Should(BeZero())
 			m.turns.Add(1)
-			select { // the pause is long enough for slow uploads, which start again when their group moves
+			select { // the pause leaves enough time for slow uploads, which start again when their group moves
 			case <-time.After(moveRest):
 			case <-ctx.Done():
 			}
@@ -291,7 +292,7 @@ func (s *space) moveToAndFro() *toAndFro {
 	return m
 }
 
-// streams makes all kinds of calls to the store q concurrently, with a certificate. streams also reads with a token.
+// streams makes all kinds of calls to the store q concurrently. It uses a certificate, and for some reads a token.
 type streams struct {
 	space *space
 	token string // path of the token's file
@@ -344,7 +345,7 @@ func (w *streams) start() (stop func()) {
 				err := do(context.WithoutCancel(ctx), turn)
 				w.note(kind, err)
 				select {
-				case <-time.After(every): // calls are made at a fixed rate
+				case <-time.After(every): // wait before the next call
 				case <-ctx.Done():
 				}
 			}
@@ -369,7 +370,7 @@ func (w *streams) start() (stop func()) {
 	})
 	// The upload stays open for 20 s, so certificates change during uploads.
 	again("slow upload", time.Second, func(ctx context.Context, turn int) error {
-		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // the upload may have to start again
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // the upload may have to start again when its group moves
 		defer cancel()
 		_, err := w.known.Upload(ctx, client.Key{ID: int64(3_100_000 + turn%2)},
 			&slowly{Reader: *bytes.NewReader(large[:1<<20])}, nil)

@@ -21,7 +21,8 @@ type traffic struct {
 	slow   time.Duration // guarded by mutex: duration of the slowest call
 }
 
-// startTraffic continuously calls the store q, with ids from 1000 on. flags are flags of the command line.
+// startTraffic puts and gets records in the store q until it is stopped, with ids from 1000 on. The arguments are
+// passed to the command line.
 func (s *space) startTraffic(flags ...string) *traffic {
 	t := &traffic{stop: make(chan struct{})}
 	t.done.Go(func() {
@@ -76,8 +77,8 @@ func (t *traffic) end() []string {
 	return t.failed
 }
 
-// scaleOperator changes the number of operators. The function back restores the former number. It is also called when
-// the scenario ends.
+// scaleOperator changes the number of operators. The returned function restores the previous number. It is also
+// called when the scenario ends.
 func scaleOperator(replicas int) (back func()) {
 	GinkgoHelper()
 	var deployment struct{ Spec struct{ Replicas int } }

@@ -18,7 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// ofTheSuite matches commands on the page that the suite has already run, or runs when it ends.
+// ofTheSuite matches those commands on the page that this test must not run. The suite has run them already, or runs
+// them when it ends.
 var ofTheSuite = regexp.MustCompile(`^make |^export KUBECONFIG=|cluster load `)
 
 // sessionOf returns a script that runs the commands one after another and exits at the first failure. Before each

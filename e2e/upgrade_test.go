@@ -28,8 +28,8 @@ const (
 	shardPods = v1alpha1.LabelPool + "=main"
 )
 
-// lives returns, for each pod, its UID and how many times its containers have exited. The result changes only if
-// something is restarted.
+// lives returns, for each pod, its UID and how often its containers have restarted. The result changes only if
+// something restarts.
 func lives(pods map[string]pod) map[string]string {
 	lives := map[string]string{}
 	for name, p := range pods {
@@ -115,8 +115,8 @@ func (s *space) throttleAll(rate string) {
 	}
 }
 
-// awaitHeld waits until a shard restarts and, while it loads, blocks the update. It ignores the shards in the list but,
-// and returns the shard's name. The shard loads until its disk is made fast again.
+// awaitHeld waits until some shard has been restarted and holds up the update because it is still loading. It returns
+// that shard's name, and ignores the shards listed in but. The shard keeps loading until its disk is made fast again.
 func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	GinkgoHelper()
 	var held string
@@ -173,7 +173,8 @@ func (s *space) watchShards() *restarts {
 	return r
 }
 
-// follow reads events until they end. The first events, one for each existing pod, describe the initial state.
+// follow reads events until the stream ends. It first receives one event for each existing pod, which together
+// describe the initial state.
 func (r *restarts) follow(events *json.Decoder, shards int, started chan<- struct{}) error {
 	well := map[string]string{} // UID of each shard's ready pod
 	for {
@@ -332,7 +333,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.useImage(image)
 		held := s.awaitHeld(before, nil)
 		s.useImage(nextImage)
-		s.awaitObserved() // the operator must see the image before another shard may restart
+		s.awaitObserved() // the operator must see the new image before it may restart another shard
 		s.throttleAll("off")
 		s.awaitUpdated(nextImage)
 		Expect(changed(before, s.pods(shardPods))).To(Equal([]string{held + "-0"}), "only the first one was restarted")

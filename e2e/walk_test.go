@@ -236,7 +236,7 @@ var _ = Describe("a walk through day two", Serial, func() {
 		}{
 			{"nodes", w.walkNodes}, {"operator", w.walkOperator}, {"image", w.walkImage}, {"kill", w.walkKill},
 			{"claims", w.walkClaims}, {"drift", w.walkDrift}, {"etcd", w.walkEtcd}, {"pools", w.walkPools},
-			{"scale", w.walkScale}, // shards have other numbers after this step
+			{"scale", w.walkScale}, // this step changes the numbers of the shards
 			{"refused", w.walkRefused}, {"idle", w.walkIdle}, {"end", w.walkEnd},
 		} {
 			if only == "" || slices.Contains(strings.Split(only, ","), part.name) {

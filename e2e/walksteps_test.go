@@ -454,7 +454,7 @@ func (w *walk) walkRefused() {
 
 func (w *walk) walkIdle() {
 	w.load.end()
-	Eventually(func() float64 { // the last scenario may have left work for the operator
+	Eventually(func() float64 { // wait until the operator has finished the work that the last scenario may have left
 		before := writes()
 		time.Sleep(10 * time.Second)
 		return writes() - before

@@ -73,7 +73,7 @@ var _ = Describe("a zeroed device", func() {
 		before := s.pod("main-0-0")
 		cluster("disk", "zero", disk.Node, s.name)
 		zeroed := time.Now()
-		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 4*noticed) // a slow machine may take that long
+		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 4*noticed) // allow for a slow machine
 		AddReportEntry(fmt.Sprintf("named after %v", time.Since(zeroed)))
 		// The message names the volume that was on the disk, and the next steps.
 		words := []string{volumes[0], "park the shard (spec.parked)", "replace the disk",
