@@ -114,8 +114,8 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// firing returns the label sets for which an alert fires at a moment. These are the label sets for which its expression
-// has held at every evaluation during the time in its for field.
+// firing returns the label sets for which an alert fires at a moment. An alert fires for a label set if its
+// expression has held at every evaluation for at least as long as the alert's "for" field requires.
 func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
 	at time.Duration) (out []map[string]string) {
 	t.Helper()

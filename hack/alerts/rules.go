@@ -43,7 +43,7 @@ func newEngine() *promql.Engine {
 		Parser: promQL})
 }
 
-// held records the label sets for which an alert's expression holds, and since when it holds for each of them.
+// held records for which label sets an alert's expression currently holds, and since when.
 type held struct {
 	rule   rulefmt.Rule
 	since  map[string]time.Duration

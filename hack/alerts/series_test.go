@@ -21,8 +21,8 @@ const (
 
 var updateUsed = flag.Bool("update-used", false, "write testdata/used.txt")
 
-// usedSeries holds the series that an alert or a panel reads, by name. Each series has the labels that the query, the
-// panel's legend or the alert's message uses.
+// usedSeries holds the series that alerts and panels read, by name, together with the labels that they use. Labels
+// may be used in the query, in the panel's legend or in the alert's message.
 type usedSeries map[string]map[string]bool
 
 // add adds a query's series. The texts may name labels, as {{code}} or {{ $labels.code }}.
@@ -88,10 +88,10 @@ func podLabels(t *testing.T) map[string]bool {
 	return given
 }
 
-// TestUsedSeriesAreListed checks testdata/used.txt. The file lists each series that an alert or a panel uses, with the
-// labels that the process itself has to set. Tests of the processes read that list (TestPodsExposeWhatAlertsUse in
-// cmd/sheaf, TestOperatorExposesWhatAlertsUse in controllers/recordstore), so that no alert waits for a series that
-// nothing exposes.
+// TestUsedSeriesAreListed checks that testdata/used.txt lists each series that an alert or a panel uses, with the
+// labels that the exposing process itself has to set. Tests of the processes check that they expose every series in
+// that list (TestPodsExposeWhatAlertsUse in cmd/sheaf, TestOperatorExposesWhatAlertsUse in controllers/recordstore).
+// So no alert can wait for a series that nothing exposes.
 func TestUsedSeriesAreListed(t *testing.T) {
 	used := usedSeries{}
 	for _, rule := range loadRules(t) {

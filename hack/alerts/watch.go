@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// kept is the number of samples kept for each series. They cover a longer period than the range of any alert's
+// kept is the number of samples kept for each series. They cover more time than the longest range in an alert's
 // expression.
 const kept = 60
 
@@ -36,9 +36,9 @@ type Alert struct {
 	State  string            `json:"state"`
 }
 
-// Watch evaluates rules after every scrape, as a Prometheus does that scrapes once a minute. It does not use a clock,
-// because each scrape is dated one minute after the previous one. Therefore an alert with `for: 15m` fires when its
-// expression has held for sixteen scrapes, however short the real time between them was.
+// Watch evaluates rules after every scrape, like a Prometheus that scrapes once a minute. It does not use a clock.
+// Instead, it dates each scrape one minute after the previous one. Therefore an alert with `for: 15m` fires when its
+// expression has held for sixteen scrapes, however little real time has passed.
 type Watch struct {
 	engine *promql.Engine
 	rules  map[string]*held

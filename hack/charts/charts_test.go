@@ -202,7 +202,7 @@ func TestRelaxLetsTheFieldsOfAStoreBeEmpty(t *testing.T) {
 	want := parse(t, `{properties: {
   groups: {type: object, if: {minProperties: 1}, then: {required: [routing]}},
   image: {anyOf: [{const: ""}, {type: string, minLength: 1}]}, n: {type: integer}}}`)
-	// The code produces the number with a type that differs from that of the YAML decoder.
+	// The code under test sets this number as an int, but the YAML decoder returns another type.
 	want["properties"].(map[string]any)["groups"].(map[string]any)["if"] = map[string]any{"minProperties": 1}
 	if !reflect.DeepEqual(store, want) {
 		t.Errorf("got %v\nwant %v", store, want)

@@ -58,8 +58,8 @@ func splitRules(rules []rule) (split, error) {
 	return s, nil
 }
 
-// complete returns an error if a controller's rules are missing. controller-gen silently skips markers in the comment
-// of a type, so the markers must be in a separate comment.
+// complete returns an error if a controller's rules are missing. Rules go missing if a marker is in the comment of a
+// type, where controller-gen silently skips it. Markers must be in a separate comment.
 func (s *split) complete() error {
 	for _, want := range []struct {
 		resource string
@@ -102,8 +102,8 @@ func (s *split) add(r rule, resource string) {
 	case name == "jobs":
 		s.wipe = append(s.wipe, r)
 	case name == "persistentvolumeclaims":
-		// The controllers of StatefulSets create the claims of stores. The operator itself creates and gets only the claims
-		// of Jobs that wipe disks.
+		// The claims of stores are created by the StatefulSet controller. The operator itself creates and gets only the
+		// claims of Jobs that wipe disks.
 		others, own := r, r
 		others.Verbs, own.Verbs = nil, nil
 		for _, verb := range r.Verbs {
@@ -135,7 +135,7 @@ func (s *split) add(r rule, resource string) {
 	}
 }
 
-// parted returns two rules: the rule with only its reading verbs, and the rule with only its other verbs.
+// parted divides a rule into two: one with the verbs that only read, and one with all other verbs.
 func (r rule) parted() (look, write rule) {
 	look, write = r, r
 	look.Verbs, write.Verbs = nil, nil
@@ -179,8 +179,8 @@ func writeRules(root string) error {
 		Kind  string `json:"kind"`
 		Rules []rule `json:"rules"`
 	}
-	// The file has one document. A Role for a single namespace would be a second document, but the operator has no such
-	// Role.
+	// The file must contain only one document. A Role for a single namespace would be a second one, but the operator has
+	// no such Role.
 	if err := yaml.Unmarshal(data, &role); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -266,7 +266,7 @@ func writeKubernetesSchemas(swagger, dir string) error {
 	}
 	for name, definition := range spec.Definitions {
 		kinds, _ := definition["x-kubernetes-group-version-kind"].([]any)
-		if len(kinds) != 1 { // shared types such as DeleteOptions have several kinds or none
+		if len(kinds) != 1 { // skip shared types such as DeleteOptions, which have several kinds or none
 			continue
 		}
 		gvk, _ := kinds[0].(map[string]any)
@@ -299,7 +299,7 @@ func strictDefinition(name string, definition map[string]any) map[string]any {
 	case strings.HasSuffix(name, ".IntOrString"), strings.HasSuffix(name, ".resource.Quantity"):
 		return map[string]any{"type": []any{"string", "number"}}
 	case strings.Contains(name, "apiextensions-apiserver") && strings.Contains(name, "JSON"):
-		return map[string]any{} // the field contains a schema
+		return map[string]any{} // the field holds a schema, which may have any form
 	}
 	return jsonSchemaObject(definition)
 }

@@ -28,7 +28,7 @@ func bom(binary []byte, title, version string, created time.Time) ([]byte, error
 	for _, m := range info.Deps {
 		used := m
 		switch {
-		case m.Replace != nil && strings.HasPrefix(m.Replace.Path, "."): // part of this repository, at the same commit
+		case m.Replace != nil && strings.HasPrefix(m.Replace.Path, "."): // a module of this repository, at the same commit
 			used = &debug.Module{Path: m.Path, Version: version}
 		case m.Replace != nil:
 			used = m.Replace
@@ -57,7 +57,8 @@ func library(name, version, sum string) cdx.Component {
 	out := cdx.Component{BOMRef: purl(name, version), Type: cdx.ComponentTypeLibrary, Name: name, Version: version,
 		PackageURL: purl(name, version)}
 	if sum != "" {
-		out.Properties = &[]cdx.Property{{Name: "go.sum", Value: sum}} // CycloneDX has no field for a hash of hashes
+		// CycloneDX has no field for a go.sum hash, which is a hash of hashes.
+		out.Properties = &[]cdx.Property{{Name: "go.sum", Value: sum}}
 	}
 	return out
 }

@@ -148,7 +148,7 @@ func (s *Spec) image(b Binary) (v1.Image, error) {
 func (s *Spec) config(img v1.Image, platform v1.Platform) *v1.ConfigFile {
 	config, err := img.ConfigFile()
 	if err != nil {
-		config = &v1.ConfigFile{} // cannot happen with an image in memory; the check of the archive would fail
+		config = &v1.ConfigFile{} // cannot happen for an image in memory; if it did, the check of the archive would fail
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture = platform.OS, platform.Architecture

@@ -41,7 +41,7 @@ func run(args []string) error {
 	flags.StringVar(&s.Revision, "revision", "", "label org.opencontainers.image.revision: the commit")
 	flags.StringVar(&created, "created", "0", "time of everything in the image, in Unix seconds (SOURCE_DATE_EPOCH)")
 	flags.StringVar(&output, "output", "", "archive to write")
-	flags.SetOutput(io.Discard) // the flag package would print its whole help after every mistake
+	flags.SetOutput(io.Discard) // otherwise the flag package would print the whole help after every mistake
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(os.Stderr)

@@ -25,7 +25,7 @@ type message struct {
 		FixedVersion string `json:"fixed_version"`
 		Trace        []struct {
 			Module, Version, Function string
-		} `json:"trace"` // the vulnerable symbol comes first; it is called if Function is set
+		} `json:"trace"` // the vulnerable symbol comes first; if its Function is set, the symbol is called
 	} `json:"finding"`
 }
 

@@ -1,12 +1,12 @@
-// Command slowdisk serves one file through FUSE at a rate that can be changed while it runs. A loop device on that
-// file is a slow disk. Device-mapper could not be used instead, because the kernels on which this must run lack it.
-// Their block-I/O limits could not be used either, because they apply to a cgroup and not to a device.
+// Command slowdisk serves one file through FUSE, at a rate that can be changed while it runs. A loop device on that
+// file is a slow disk. The kernels on which this must run lack device-mapper. The kernel's block-I/O limits cannot be
+// used either, because they apply to a cgroup and not to a device.
 //
 //	slowdisk IMAGE MOUNTPOINT RATEFILE
 //
-// MOUNTPOINT/sheaf-slowdisk is the image. This name identifies the owner of a loop device even when nothing else
-// remains. RATEFILE contains "off", bytes per second with K, M or G (powers of 1024), "error" (every request returns
-// EIO) or "hang" (requests wait until RATEFILE changes).
+// MOUNTPOINT/sheaf-slowdisk is the image. This name shows who owns a loop device even when nothing else remains.
+// RATEFILE contains "off", bytes per second with K, M or G (powers of 1024), "error" (every request returns EIO) or
+// "hang" (requests wait until RATEFILE changes).
 package main
 
 import (
@@ -53,14 +53,14 @@ func parseRate(text string) (int64, error) {
 	return rate << shift, nil
 }
 
-// gate delays requests so that they do not exceed a given rate. Each request gets the time interval that follows the
-// interval of the previous request.
+// gate delays requests so that they do not exceed a given rate. Each request is assigned the time that it would take
+// at that rate, directly after the time of the previous request.
 type gate struct {
 	file string
 
 	mu   sync.Mutex // guards the fields below
 	rate int64
-	free time.Time // when the disk will have completed all earlier requests
+	free time.Time // when all earlier requests will be complete
 }
 
 func (g *gate) set(rate int64) {
