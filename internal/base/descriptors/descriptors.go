@@ -20,7 +20,8 @@ const (
 	// connectionsMin is the number of connections that are always accepted, so that a process remains reachable even if
 	// its files need almost all descriptors.
 	connectionsMin = 16
-	// said is how long Refused reports a refusal. It is also the minimum time between two log lines about refusals.
+	// said is how long after a refusal Refused reports it. It is also the minimum time between two log lines about
+	// refusals.
 	said = time.Minute
 )
 
@@ -32,7 +33,7 @@ type Listener struct {
 
 	mu      sync.Mutex
 	open    map[*counted]struct{}
-	refused int64     // number of connections that were closed immediately
+	refused int64     // number of connections that were refused
 	last    time.Time // time of the newest refusal
 	logged  time.Time
 	limit   uint64 // the descriptor limit at the newest refusal
@@ -68,7 +69,7 @@ func (l *Listener) DisconnectAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		_ = c.Conn.Close() // the error is of no use, because the connection's user sees its own error
+		_ = c.Conn.Close() // ignore the error, because whoever uses the connection gets an error as well
 	}
 }
 
@@ -123,7 +124,7 @@ func isShort(conn net.Conn) (limit uint64, short bool) {
 	return now.Cur, short && err == nil
 }
 
-// counted is an accepted connection, which Listener.open contains until it is closed.
+// counted is an accepted connection. It is in Listener.open until it is closed.
 type counted struct {
 	net.Conn
 	of *Listener

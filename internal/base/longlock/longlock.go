@@ -16,7 +16,7 @@ type Mutex struct {
 	queue  atomic.Pointer[queue]
 }
 
-// queue is the channel on which goroutines wait for a held lock. It is created when the first goroutine waits.
+// queue is the queue of goroutines that wait for a held lock. It is created when the first goroutine has to wait.
 type queue struct {
 	turn chan struct{} // holds one element while the lock passes from one holder to the next
 }

@@ -17,9 +17,9 @@ import (
 
 // These are the limits of an HTTP server whose clients are not trusted.
 const (
-	headerBytesMax = 16 << 10 // net/http reads 4 KiB more
+	headerBytesMax = 16 << 10 // net/http adds 4 KiB to this limit
 	headerTime     = 10 * time.Second
-	requestTime    = 30 * time.Second // no page reads a request body, so this time is sufficient
+	requestTime    = 30 * time.Second // sufficient, because no page reads a request body
 	answerTime     = 5 * time.Minute  // long enough for a profile
 	idleTime       = 2 * time.Minute
 	// connectionsMax bounds the open connections of a server. Probes, scrapers and browsers together need about ten.
@@ -82,7 +82,7 @@ func Profiles() http.Handler {
 	return mux
 }
 
-// connections holds the open connections of a server. Safe for concurrent use.
+// connections tracks the open connections of a server. Safe for concurrent use.
 type connections struct {
 	mu    sync.Mutex
 	order list.List // elements are net.Conn, the oldest first

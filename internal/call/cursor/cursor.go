@@ -79,8 +79,8 @@ const (
 // Cursor is a position in a scan. It represents the entries in a group's snapshot with an index in (After, Through].
 type Cursor struct {
 	Kind    Kind
-	All     bool // after this group, the scan continues with the groups that have greater names
-	Own     bool // Scan took the snapshot only for this scan
+	All     bool // whether the scan continues with the next groups, ordered by name, after this one
+	Own     bool // whether the snapshot was taken only for this scan
 	Damaged bool // the scan found damage before this position, so it must not end with OK
 	Group   string
 	Scan    [16]byte

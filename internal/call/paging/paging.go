@@ -16,8 +16,8 @@ import (
 
 // These are the limits of a page.
 const (
-	NamesMax = 1000    // names on a page
-	BytesMax = 1 << 20 // limit on the encoded bytes of a page; one name with more bytes of rows fills a page alone
+	NamesMax = 1000    // maximum number of names on a page
+	BytesMax = 1 << 20 // limit on the encoded bytes of a page; if one name's rows exceed it, they form a page of their own
 )
 
 // List is a kind of listing. A token of one listing is refused by the other listings.
