@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// The order of the steps keeps copies in different failure domains. When a voter must leave, a learner in the same
-// domain takes its place. A learner in a domain without voters may take the place of any voter. So if a group's voters
-// are in different domains, and so are the shards of its target, the group never has two voters in one domain during
-// the move, because each swap leaves the voters' domains unchanged, or exchanges one for a free one.
-// docs/adr/0022-moves-keep-domains.md has the proof.
+// The steps are ordered so that copies stay in different failure domains. When a voter must leave, a learner in the
+// same domain takes its place. A learner in a domain without voters may take the place of any voter. Suppose that a
+// group's voters are all in different domains, and that the shards of its target are, too. Then the group never has
+// two voters in one domain during the move, because each swap either keeps the set of the voters' domains or
+// exchanges one of them for a free one. docs/adr/0022-moves-keep-domains.md has the proof.
 
-// domain returns the failure domain of a member. A shard without a domain counts as a domain of its own, as in
-// package placement.
+// domain returns the failure domain of a member. If a member's shard has no domain, it counts as being in a domain of
+// its own, as in package placement.
 func (d *decider) domain(id uint64) string {
 	shard := d.where[id].Shard
 	switch domain := d.Shards[shard].Domain; {
@@ -24,7 +24,7 @@ func (d *decider) domain(id uint64) string {
 	return "\x00" + shard
 }
 
-// shared counts the listed members that share their domain with an earlier one in the list.
+// shared counts the members that are in the same domain as a member before them in the list.
 func (d *decider) shared(ids []uint64) int {
 	domains := map[string]bool{}
 	for _, id := range ids {
@@ -39,15 +39,15 @@ type swap struct {
 	shared  int // number of voters that share their domain with an earlier voter after the swap
 }
 
-// bestSwap returns the swap that leaves the fewest voters in shared domains. Among equally good swaps, it takes the
-// first one in the order of extras, in which voters that are not well come first, and this leader comes last. The
-// leader leaves only if another member can become leader, or if no other voter can leave.
+// bestSwap returns the swap after which the fewest voters share a domain. If several swaps are equally good, it
+// returns the one whose leaving voter comes first in extras, where unhealthy voters come first and this leader comes
+// last. The leader may leave only if another member can become leader, or if no other voter can leave.
 func (d *decider) bestSwap(extras, ready []uint64) swap {
 	if first := extras[0]; first != d.Self && d.transferTarget() == 0 {
 		extras = without(extras, d.Self)
 	}
 	best := swap{shared: len(d.voters) + 1}
-	for _, out := range extras { // extras lists the voters in the order in which they may leave
+	for _, out := range extras { // in the order in which the voters should leave
 		for _, in := range ready {
 			if shared := d.shared(append(without(d.voters, out), in)); shared < best.shared {
 				best = swap{out: out, in: in, shared: shared}
@@ -66,8 +66,7 @@ func (d *decider) coming() bool {
 	})
 }
 
-// apart sorts the members, so that those that share no failure domain with a voter or an earlier member come before the
-// others.
+// apart sorts the members. Members that share a failure domain with a voter or an earlier member come last.
 func (d *decider) apart(ids []uint64) []uint64 {
 	chosen := slices.Clone(d.voters)
 	var others []uint64

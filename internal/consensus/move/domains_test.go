@@ -36,8 +36,8 @@ func (m *model) shared(conf [slots]byte) (n int) {
 }
 
 // checkDomains checks that no change puts more voters into one domain than the group had before, or than the target
-// has. If copies are missing, adding voters is more important, and the new voters must share as few domains as the
-// caught-up learners allow. A single copy has no other copy in its domain.
+// has. If copies are missing, new voters may be added in any case, but they must share as few domains as the
+// caught-up learners allow. If the group has only one copy, there is nothing to check.
 func (w *world) checkDomains(before *world, m *model) error {
 	copies := len(m.targets[w.target])
 	had, _ := before.voters()
@@ -56,7 +56,8 @@ func (w *world) checkDomains(before *world, m *model) error {
 	return nil
 }
 
-// leastShared returns how many voters share a domain if the best n of the caught-up learners become voters.
+// leastShared returns the smallest possible number of voters that share a domain after n of the caught-up learners
+// have become voters.
 func (w *world) leastShared(m *model, n int) int {
 	least := slots
 	for set := range 1 << slots {
@@ -82,7 +83,7 @@ func (w *world) leastShared(m *model, n int) int {
 // topology is a group on shards in domains, together with a target. Shard n's replica has the Raft id n+1.
 type topology struct {
 	domains  []string // domain of each shard; empty if the shard reports none
-	from, to []int    // shard numbers; the first shard of to should lead
+	from, to []int    // numbers of the shards; the first shard in to should lead
 }
 
 // domain returns a shard's domain, or a unique domain if the shard reports none.
@@ -93,7 +94,7 @@ func (c *topology) domain(shard int) string {
 	return fmt.Sprint("own ", shard)
 }
 
-// shared counts the listed shards that are in the same domain as an earlier one in the list.
+// shared counts the shards that are in the same domain as a shard before them in the list.
 func (c *topology) shared(list []int) int {
 	seen := map[string]bool{}
 	for _, shard := range list {
@@ -102,10 +103,10 @@ func (c *topology) shared(list []int) int {
 	return len(list) - len(seen)
 }
 
-// needed tries all orders of steps from the group to the target. For each order, it takes the membership with the most
-// shared domains, and it returns the smallest of these numbers. A step is as general as Raft allows. It leads to any
-// set that has as many voters as there are copies and keeps at least one of the previous voters, because a previous
-// voter leads during the change.
+// needed searches all ways from the group to the target. It returns the number of shared domains that cannot be
+// avoided: the worst membership on a way determines that way's number, and needed returns the smallest of these
+// numbers. A step may be any that Raft allows. It leads to any set that has as many voters as there are copies and
+// keeps at least one of the previous voters, because a previous voter leads during the change.
 func (c *topology) needed() int {
 	all := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(c.from), c.to...))))
 	set := func(list []int) (bits uint) {

@@ -38,7 +38,7 @@ type world struct {
 	silent     [shards]bool
 	leader     int8
 	target     int8 // index in the model's targets
-	// retargets, silences and swaps are how many events of each kind may still happen.
+	// These are the numbers of events of each kind that may still happen.
 	retargets, silences, swaps int8
 }
 
@@ -257,7 +257,7 @@ func (w *world) checkEnd(a move.Action, target []string) error {
 	for s := range shards {
 		slot := 2*s + int(w.volume[s])
 		if w.silent[s] && w.conf[slot] == none {
-			slot ^= 1 // the leader cannot know yet that the volume was replaced
+			slot ^= 1 // the leader cannot know yet that the silent shard's volume was replaced
 		}
 		wanted := slices.Contains(target, shardName(s))
 		if (w.conf[slot] == voter) != wanted || w.conf[slot] == learner || w.conf[slot^1] != none || w.etcd[slot^1] != none {

@@ -21,8 +21,8 @@ const CaughtUpEntries = 1000
 // State is the input of Decide, which consists of the facts that a group's leader has when it decides.
 type State struct {
 	Self     uint64            // the leader's Raft id
-	Conf     *raftpb.ConfState // the membership as last applied
-	Pending  bool              // whether a membership change was proposed and is not applied yet
+	Conf     *raftpb.ConfState // the membership as it was last applied
+	Pending  bool              // whether a membership change has been proposed but not applied yet
 	Last     uint64            // index of the last entry in the leader's log
 	Progress map[uint64]Progress
 	// Members are the members in etcd. Known are other members that the leader knows from earlier states of etcd.
@@ -42,7 +42,7 @@ type State struct {
 type Progress struct {
 	Match       uint64
 	Replicating bool // whether entries are streamed, because the member is neither being probed nor waiting for an install
-	Active      bool // heard from within the last election timeout, and its shard may lead
+	Active      bool // whether it was heard from within the last election timeout, and its shard may lead
 }
 
 // Shard describes a shard. If the shard is not registered, these are the last facts that the leader received about
@@ -50,7 +50,7 @@ type Progress struct {
 type Shard struct {
 	Domain string    // failure domain; if empty, the shard counts as a domain of its own
 	Volume uuid.UUID // volume under which the shard is registered; zero if the shard is not registered
-	Alive  bool      // the shard is registered, or its peers receive messages from it
+	Alive  bool      // whether the shard is registered, or its peers receive messages from it
 }
 
 // Kind is the kind of an Action.
@@ -114,15 +114,16 @@ func wait(format string, args ...any) *Action { return &Action{Reason: fmt.Sprin
 
 // Decide returns the next step.
 //
-//   - A new copy is first a learner. It is recorded in etcd, added, and promoted once it has caught up.
-//   - A voter that leaves for a new one does so in one joint change. If it leads, it transfers the leadership first.
+//   - A new copy is first a learner. It is recorded in etcd, added to the group, and promoted once it has caught up.
+//   - When a new voter replaces another one, both changes are made jointly. If the leaving voter leads, it first
+//     transfers the leadership.
 //   - A change is made only if it leaves a majority of caught-up voters. It never reduces their number below a
 //     majority of the wanted copies.
 //   - Unwanted members leave first: learners that no target names, then voters that will not come back.
 //   - Voters that are merely silent remain until the target names another shard in their place. So do voters whose
 //     location is unknown.
-//   - No two voters get into one failure domain if some order of the steps avoids it (domains.go). A group that lacks
-//     copies first gets them, and is spread over domains afterwards.
+//   - Two voters never get into one failure domain if some order of the steps avoids it (domains.go). A group that
+//     lacks copies gets them first, and is spread over domains afterwards.
 func Decide(s State) Action {
 	if s.Pending {
 		return *wait("a membership change is on its way")

@@ -108,8 +108,8 @@ func (d *decider) transfer(to uint64, why string) *Action {
 		d.name(to), why)}
 }
 
-// dropLearner removes a learner that is no longer wanted, because the target has changed, its replica is gone, or its
-// shard has a voter.
+// dropLearner removes a learner that is no longer wanted. That is the case if the target has changed, if the
+// learner's replica is gone, or if its shard has a voter.
 func (d *decider) dropLearner() *Action {
 	taken := map[string]bool{}
 	for _, id := range d.learners {
@@ -175,7 +175,7 @@ func (d *decider) recordLearners() *Action {
 		now := d.Shards[shard]
 		switch {
 		case slices.ContainsFunc(d.Members, func(m placement.Member) bool { return m.Shard == shard && !d.inConf(m.RaftID) }):
-			// The learner is recorded already.
+			// The learner has already been recorded.
 		case !now.Alive || now.Volume == uuid.Nil:
 			d.waiting = fmt.Sprintf("shard %s, which is to get a copy, is not there", shard)
 		case d.LearnersMax >= 0 && open >= d.LearnersMax:
@@ -271,14 +271,15 @@ func (d *decider) replace() *Action {
 	out, in := best.out, best.in
 	if out == d.Self && len(d.voters) > 1 {
 		if best.shared == d.shared(d.voters) && d.coming() {
-			// Other copies are being sent from this leader. Under another leader, they would start from the
+			// This leader is still sending other copies. Under another leader, those transfers would start again from the
 			// beginning.
 			d.waiting = fmt.Sprintf("%s is to take the place of %s, which leads and leaves last", d.name(in), d.name(out))
 			return nil
 		}
 		return d.handOver()
 	}
-	// This is the only copy, so the group temporarily has two voters, until this leader transfers the leadership.
+	// The leader holds the only copy. The group temporarily gets a second voter, to which this leader can then transfer
+	// the leadership.
 	if out == d.Self {
 		return &Action{Kind: Promote, IDs: []uint64{in}, Reason: fmt.Sprintf("%s is to take over from %s", d.name(in),
 			d.name(out))}
@@ -301,7 +302,7 @@ func (d *decider) grow() *Action {
 	if need <= 0 || len(ready) == 0 {
 		return nil
 	}
-	coming := 0 // number of learners on live shards; every learner that can be added now was added before this step
+	coming := 0 // number of learners on live shards; all learners that can be added now have been added in earlier steps
 	for _, id := range d.learners {
 		if d.Shards[d.where[id].Shard].Alive {
 			coming++

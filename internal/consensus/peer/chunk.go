@@ -14,10 +14,11 @@ import (
 	"sheaf.dev/sheaf/client/call/message"
 )
 
-// Most of the bytes that shards send to each other when groups move are chunks of files. gRPC with protobuf copies each
-// byte once to encode it, and twice, into new memory, to decode it. The code in this file sends the data from the
-// buffer into which it was read, and copies the data once on receipt, into a buffer that is reused for all chunks of a
-// fetch. The encoding on the wire is the one that the .proto file defines.
+// When groups move, most of the bytes that shards send to each other are chunks of files. With protobuf, gRPC copies
+// each byte once to encode it, and twice, into newly allocated memory, to decode it. The code in this file avoids
+// most of these copies. It sends the data directly from the buffer into which the data was read. On receipt it copies
+// the data once, into a buffer that is reused for all chunks of a fetch. The encoding on the wire is the one that the
+// .proto file defines.
 
 // These are the numbers of the fields that hold a chunk.
 const (

@@ -54,7 +54,7 @@ func TestChunksAreWhatProtobufMakesOfThem(t *testing.T) {
 func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
 	group := receiveChunks(chunkOfGroup, &peerv1.FetchGroupResponse{})
 	blob := receiveChunks(chunkOfBlob, &peerv1.FetchBlobResponse{})
-	// The messages are decoded one after another, so no content of an earlier one may remain.
+	// Each receivedChunk decodes one message after another, so no content of an earlier message may remain in it.
 	for range 2 {
 		for name, chunk := range chunkCases() {
 			for in, message := range map[*receivedChunk]proto.Message{
@@ -112,7 +112,8 @@ func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 	if err := in.Decode(inPieces(description, 2)); err != nil || in.chunk != nil {
 		t.Errorf("a description: chunk %v, %v", in.chunk, err)
 	}
-	// A wrong length and every incomplete message must be refused, and must not make the decoder wait.
+	// A message with a wrong length, and every incomplete message, must be refused. Such a message must not make the
+	// decoder wait for more data.
 	if err := in.Decode(inPieces(protowire.AppendVarint(wrap(nil)[:1], 1<<62), 3)); err == nil {
 		t.Error("a chunk of 2^62 bytes")
 	}

@@ -13,14 +13,14 @@ import (
 
 const (
 	chunkBytesMax = 1 << 20 // maximum length of FileChunk.data
-	// chunkBytes is the size of one chunk. It is small enough to remain in the CPU cache from one copy to the next, and
-	// not to make other senders wait long for the device or the byte rate.
+	// chunkBytes is the size of one chunk. A chunk is small enough to remain in the CPU cache from one copy to the next,
+	// and it does not make other senders wait long for the device or the rate limiter.
 	chunkBytes       = 256 << 10
 	nameBytesMax     = 256 // maximum length of FileChunk.name
 	filesPerMessage  = 1024
 	entriesBytesMax  = 1 << 20 // approximate maximum size of a FetchEntries message
 	manifestBytesMax = 1 << 20 // maximum number of manifest bytes in one message
-	smallBytesMax    = 4 << 20 // groups up to this size do not count towards the limit of exports
+	smallBytesMax    = 4 << 20 // groups up to this size do not count towards exportsMax
 )
 
 // groupOf checks whether a call is allowed, and returns the group's id.

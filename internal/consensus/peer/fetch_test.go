@@ -30,7 +30,7 @@ type store struct {
 	files map[string][]byte
 	blob  []byte
 	open  int    // number of open exports
-	fail  string // name of a file that cannot be read from its middle on
+	fail  string // name of a file whose second half cannot be read
 }
 
 type memFile struct {
@@ -342,7 +342,7 @@ func TestBlobIsFetchedFromAnOffset(t *testing.T) {
 
 func TestFilesHaveAByteRate(t *testing.T) {
 	s := &store{files: map[string][]byte{"seg": random(chunkBytesMax + 1000)}}
-	a, f := fetchers(t, s, func(o *Options) { o.FetchBytesPerSecond = 1 }) // 1 byte a second, once the burst is used up
+	a, f := fetchers(t, s, func(o *Options) { o.FetchBytesPerSecond = 1 }) // after the burst, only 1 byte a second is sent
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error)
@@ -407,7 +407,7 @@ func (h hanging) Blob(ctx context.Context, _ uuid.UUID, _ []byte) (File, int64, 
 func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 	n := newNetwork(t)
 	source := hanging{&store{}, make(chan struct{}, 1)}
-	// a sends nothing to b except responses
+	// Shard a sends nothing to b except responses.
 	a := n.start("a", func(o *Options) { o.Source, o.pingEvery = source, time.Hour })
 	b := n.start("b", nil)
 	b.SetPeers([]string{"a"})
@@ -418,7 +418,7 @@ func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 		select {
 		case <-source.asked:
 			asked = true
-		case err := <-failed: // on a slow machine, a falls silent before b makes its request
+		case err := <-failed: // on a slow machine, a may already be silent before b makes its request
 			if err == nil || !strings.Contains(err.Error(), "from shard a: it is silent") {
 				t.Fatalf("got %v", err)
 			}

@@ -154,7 +154,7 @@ func (d *node) until(t *testing.T, what string, holds func() bool) {
 
 var testGroup = uuid.MustParse("11111111-2222-3333-4444-555555555555")
 
-// to returns the transport for the test's group, with all members of the group on the given shard.
+// to returns a transport for the test's group. Every member of the group is on the given shard.
 func (d *node) to(shard string) *Transport {
 	return d.Transport(testGroup, func(uint64) (string, bool) { return shard, true })
 }

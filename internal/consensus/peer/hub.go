@@ -34,8 +34,9 @@ type Options struct {
 	// Deliver receives a message. It must not block for long, because it delays all messages from the same shard. It
 	// returns false if this shard does not have the group, or if the message is for a different Raft id.
 	Deliver func(group uuid.UUID, m *raftpb.Message) bool
-	// Alive is called when a peer begins to respond and when it has been silent for silenceMax. If a peer has restarted
-	// in between, Alive is first called as if the peer had been silent. Calls are sequential. Alive may be nil.
+	// Alive is called when a peer starts to respond, and when it has been silent for silenceMax. If a peer has restarted
+	// without falling silent, Alive is first called with false and then with true. Calls are sequential. Alive may be
+	// nil.
 	Alive func(shard string, alive bool)
 	// MustNotLead reports whether this shard must not become the leader of a group. Responses to pings carry the result
 	// to the peers (see Hub.MustNotLead). The function must not block. If it is nil, this shard may always lead.
@@ -55,15 +56,15 @@ type Options struct {
 	// FetchBytesPerSecond limits the rate at which all FetchGroup calls together send. 0 means no limit.
 	FetchBytesPerSecond int64
 
-	// The fields below have the values of the constants with the same names, except in tests.
+	// The fields below have the values of the constants with the same names, unless a test changes them.
 	queueBytesMax                   int64
 	exportsMax                      int
 	pingEvery, silenceMax, stallMax time.Duration
 }
 
 const (
-	// queueBytesMax is the maximum number of bytes of messages waiting to be sent to one peer. One group may have as
-	// many bytes in flight, because a single busy group must not lose messages.
+	// queueBytesMax is the maximum size of the messages waiting to be sent to one peer. It is as large as the limit on
+	// the bytes that one group may have in flight, so that a single busy group does not lose messages.
 	queueBytesMax = 64 << 20
 	// exportsMax is the number of groups that are sent at the same time, not counting small ones. More groups at a time
 	// would slow down RPCs, which need the same disk and network.
@@ -131,7 +132,7 @@ type Hub struct {
 
 	mu      sync.Mutex
 	links   map[string]*link // by shard
-	reports []report         // reports that have not been passed to their groups yet
+	reports []report         // reports that have not been delivered to their groups yet
 	fetches map[*fetching]struct{}
 }
 
@@ -167,8 +168,8 @@ func (h *Hub) Close() {
 	h.group.Wait()
 }
 
-// SetPeers sets the shards that share groups with this one. The hub keeps connections to them, so that each side
-// detects whether the other one is alive, and closes connections to other shards.
+// SetPeers sets the shards that share groups with this one. The hub keeps a connection to each of them, so that both
+// sides notice when the other one fails. It closes connections to all other shards.
 func (h *Hub) SetPeers(shards []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,8 +186,8 @@ func (h *Hub) SetPeers(shards []string) {
 	}
 }
 
-// link returns the link to a shard, and creates it if there is none. It returns nil if there must be none. The caller
-// holds mu.
+// link returns the link to a shard, and creates it if necessary. It returns nil if the hub must not have a link to
+// the shard. The caller must hold mu.
 func (h *Hub) link(shard string) *link {
 	if l := h.links[shard]; l != nil {
 		return l
@@ -200,8 +201,8 @@ func (h *Hub) link(shard string) *link {
 	return l
 }
 
-// Alive reports whether a peer has responded recently, and since when the peer has been in that state. The time is zero
-// while the state is not known yet.
+// Alive reports whether a peer is responding, and since when it has been responding or silent. The time is zero while
+// this is not known yet.
 func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -305,7 +306,7 @@ func (h *Hub) received(l *link) {
 // peer has never sent a message.
 func (h *Hub) clock() time.Duration { return time.Since(h.zero) }
 
-// monitor reports which peers are alive and which messages were lost.
+// monitor tells the owner of the hub which peers are alive, and tells groups which of their messages were lost.
 func (h *Hub) monitor() {
 	seen := looks{last: h.clock()}
 	tick := time.NewTicker(h.opts.silenceMax / 8)
@@ -335,9 +336,9 @@ func (h *Hub) deliverReports() {
 // looks holds the Hub.clock times at which the monitor last ran.
 type looks struct{ last, resumed time.Duration }
 
-// look records that the monitor runs now. It returns the time at which this process last resumed after it was
-// suspended, or 0 if it never was. If the time between two looks exceeds the argument most, the process was suspended,
-// and could receive no message during that time.
+// look records that the monitor is running now. It returns the time at which this process last resumed after it had
+// been suspended, or 0 if it never was suspended. If more than the time most has passed since the previous look, the
+// process was suspended in between, and could not receive messages.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now
@@ -347,8 +348,8 @@ func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 }
 
 // reportAlive reports which peers have fallen silent and which respond again. A peer that was alive when this process
-// was suspended gets silenceMax once more, from the time at which the process resumed. But it counts as silent if
-// nothing was received from it for stallMax.
+// was suspended gets another silenceMax to respond, counted from the time at which the process resumed. It counts as
+// silent, however, if nothing was received from it for stallMax.
 func (h *Hub) reportAlive(resumed time.Duration) {
 	type change struct {
 		shard string
@@ -365,7 +366,7 @@ func (h *Hub) reportAlive(resumed time.Duration) {
 		}
 		again := l.alive && now-resumed < h.opts.silenceMax && now-heard < h.opts.stallMax
 		alive := l.receivedAt.Load() > 0 && (now-heard < h.opts.silenceMax || again)
-		// A peer that has never responded is reported as down only after silenceMax.
+		// A peer that has never responded is reported as silent only after silenceMax.
 		if alive == l.alive && (alive || l.announced || now-l.madeAt < h.opts.silenceMax) {
 			continue
 		}

@@ -45,7 +45,7 @@ func TestAPeerThatStartsAgainElsewhereIsFound(t *testing.T) {
 	})
 	b = n.start("b", nil)
 	a.until(t, "b is alive", func() bool { return a.alive["b"] })
-	// A single message may be lost, because on a slow machine b falls silent again.
+	// Repeat the message, because on a slow machine b may fall silent again, and a single message may be lost.
 	eventually(t, "a message comes", func() bool {
 		a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgHeartbeat, 7, 0)})
 		b.mu.Lock()
@@ -87,7 +87,8 @@ func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	a.until(t, "b was silent and is alive", func() bool { return a.downs == 1 && a.alive["b"] })
 }
 
-// A process that was itself suspended has received nothing meanwhile. It must not regard its peers as silent.
+// A process that was itself suspended has received nothing meanwhile. When it resumes, it must not conclude that its
+// peers were silent.
 func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	const silenceMax = 3 * time.Second
 	n := newNetwork(t)
@@ -96,9 +97,9 @@ func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 	var downs int
 	a.note(func() { downs = a.downs })
-	for range 2 { // twice, because the peer's earlier messages may be read before the monitor looks
+	for range 2 { // the first time, messages that the peer sent earlier may be read before the monitor looks
 		stoptest.Self(t, silenceMax+silenceMax/2)
-		time.Sleep(silenceMax / 4) // long enough for two looks
+		time.Sleep(silenceMax / 4) // long enough for the monitor to look twice
 	}
 	a.note(func() {
 		if a.downs != downs {
@@ -254,7 +255,7 @@ func TestAShardSpeaksOnlyForItself(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Every call of the service makes this check.
+	// Every method of the service makes this check.
 	a := n.start("a", nil)
 	a.SetPeers([]string{"b"})
 	a.until(t, "b is down", func() bool { alive, known := a.alive["b"]; return known && !alive })
@@ -279,7 +280,7 @@ func TestPeersNotWantedAnyMoreAreLeft(t *testing.T) {
 		t.Error("b is still a peer")
 	}
 	a.Close()
-	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)}) // this message gets no response
+	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)}) // the hub is closed, so nobody receives this message
 	a.Transport(uuid.New(), func(uint64) (string, bool) {
 		return "", false
 	}).Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})

@@ -40,19 +40,19 @@ type link struct {
 	madeAt time.Duration // when the link was created, by Hub.clock
 
 	receivedAt atomic.Int64  // Hub.clock in ns at the peer's last message, or 0 if there was none
-	silent     atomic.Bool   // the peer is silent, according to the monitor's last look
-	begun      atomic.Bool   // whether the peer has restarted, and the monitor has not reported the restart yet
+	silent     atomic.Bool   // whether the peer was silent when the monitor last looked
+	begun      atomic.Bool   // whether the peer has restarted and the monitor has not yet reported this
 	number     atomic.Uint64 // number of the peer's process
-	// mustNotLead means that, according to the peer's last response, the peer must not become the leader of a group.
+	// mustNotLead is true if, according to the peer's last response, the peer must not become the leader of a group.
 	mustNotLead atomic.Bool
 
-	// The fields below are used by the monitor. Guarded by Hub.mu.
+	// The monitor uses the fields below. They are guarded by Hub.mu.
 	alive     bool
 	announced bool
 	since     time.Time
 
 	mu       sync.Mutex
-	reported map[member]struct{} // members to which lost messages have been reported since the last connection
+	reported map[member]struct{} // members whose lost messages have been reported since the last connection was lost
 }
 
 // member is a member of a group.
@@ -71,8 +71,8 @@ func newLink(h *Hub, shard string) *link {
 	return l
 }
 
-// send queues a message. If the queue does not accept the message, send drops it, and reports the loss to the group
-// unless Raft repeats the message anyway.
+// send queues a message. If the queue does not accept the message, send drops it. It then reports the loss to the
+// group, unless Raft will repeat the message anyway.
 func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	switch l.queue.push(group, m) {
 	case full:
@@ -86,8 +86,8 @@ func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	}
 }
 
-// unconnected reports to a group that a member cannot be reached, once for each lost connection. The group's leader
-// then sends single appends until the member responds to one.
+// unconnected reports to a group that one of its members cannot be reached. It does so once for each lost connection.
+// The group's leader then sends only single appends until the member responds to one of them.
 func (l *link) unconnected(group uuid.UUID, m *raftpb.Message) {
 	if !isAppend(m) && m.GetType() != raftpb.MsgHeartbeat {
 		return
@@ -284,6 +284,6 @@ func (s *session) sendBatch() error {
 	} else {
 		err = s.stream.Send(&peerv1.ExchangeRequest{Messages: messages})
 	}
-	clear(s.batch) // Send has encoded the batch, so the memory of the groups can be released
+	clear(s.batch) // Send has encoded the batch, so the messages can be garbage-collected
 	return err
 }

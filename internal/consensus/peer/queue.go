@@ -15,9 +15,9 @@ const (
 	messageOverhead = 64      // bytes of memory that a message takes in addition to its encoded size
 )
 
-// queue holds the messages to one peer. Appends keep their order among each other. Votes, heartbeats and responses also
-// keep their order, and are sent first. An election must not wait for megabytes of appends, and when the queue is full,
-// appends must be lost before other messages.
+// queue holds the messages to one peer. Appends stay in order, and so do all other messages, which are sent before
+// the appends: votes, heartbeats and responses. An election must not wait until megabytes of appends have been sent.
+// When the queue is full, appends must be lost before other messages.
 type queue struct {
 	bytesMax int64
 	wake     chan struct{} // signals that the queue has messages
@@ -26,7 +26,7 @@ type queue struct {
 	urgent  []item
 	appends []item
 	bytes   int64
-	shut    bool // messages are refused because the peer is not connected
+	shut    bool // whether messages are refused because the peer is not connected
 }
 
 type item struct {
@@ -46,8 +46,8 @@ const (
 
 func newQueue(bytesMax int64) *queue { return &queue{bytesMax: bytesMax, wake: make(chan struct{}, 1)} }
 
-// isAppend reports whether a message must keep its place among the appends. This includes empty appends, because a
-// follower refuses an append that overtakes an earlier one.
+// isAppend reports whether a message must stay in order with the appends. This is also true of empty appends, because
+// a follower refuses an append that overtakes an earlier one.
 func isAppend(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgSnap
 }
@@ -56,7 +56,8 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	it := item{group: group, m: m, bytes: int64(proto.Size(m)) + messageOverhead}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	list, limit := &q.urgent, 2*q.bytesMax // urgent messages are small, and still fit when appends no longer do
+	// Urgent messages have a higher limit, so these small messages are still accepted when appends no longer are.
+	list, limit := &q.urgent, 2*q.bytesMax
 	if isAppend(m) {
 		list, limit = &q.appends, q.bytesMax
 	}

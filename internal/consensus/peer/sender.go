@@ -19,8 +19,9 @@ import (
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
 
-// Sender sends the files of this shard's replicas to one kind of caller, either other shards or archivers. Each kind
-// has a Sender with its own limit, so that neither waits for the other. A Sender is safe for concurrent use.
+// Sender sends the files of this shard's replicas to one kind of caller: either other shards or archivers. Each kind
+// has a separate Sender with a separate limit, so that neither kind has to wait for the other. A Sender is safe for
+// concurrent use.
 type Sender struct {
 	Source Source // if nil, nothing can be fetched
 	// ExportsMax is the number of groups that are sent at the same time, not counting small ones.

@@ -54,7 +54,8 @@ func (h *Hub) Exchange(stream peerv1.PeerService_ExchangeServer) error {
 	}
 	h.mu.Unlock()
 	ended := make(chan error, 1)
-	go func() { ended <- h.receive(stream, first) }() // when this function returns, Recv in that goroutine fails
+	// When this function returns, the stream ends, and so does the goroutine.
+	go func() { ended <- h.receive(stream, first) }()
 	select {
 	case err := <-ended:
 		return err
@@ -70,7 +71,7 @@ func (h *Hub) receive(stream peerv1.PeerService_ExchangeServer, in *peerv1.Excha
 		if h.ctx.Err() != nil {
 			return errClosed
 		}
-		// A peer that sends is alive, even if this shard has sent it nothing yet.
+		// A peer that sends messages is alive, even if this shard has not sent it anything yet.
 		h.mu.Lock()
 		l := h.link(from)
 		h.mu.Unlock()

@@ -22,7 +22,7 @@ type Source interface {
 // Entries is a peer's response to a request for a range of a group's log.
 type Entries struct {
 	Entries []*raftpb.Entry
-	Through uint64 // no index up to Through, except those in Entries, has a valid entry
+	Through uint64 // up to this index, no entries other than those in Entries are valid
 	Applied uint64 // applied index of the peer
 }
 
@@ -57,7 +57,7 @@ type FileRange struct {
 // Sink receives the files of a replica.
 type Sink interface {
 	Describe(d Description) error
-	// Wanted returns the files that are wanted now. It is called again when these files have been received. If it
+	// Wanted returns the files that the sink wants next. It is called again after these files have been received. If it
 	// returns none, the sink has all files.
 	Wanted() ([]FileRange, error)
 	// Create opens a wanted file for writing at the offset in r. Commit is called when the file has been received
