@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The tests in this file check those additions to Raft, listed in docs/raft.md, that ordinary tests would pass without.
+// The tests in this file check additions to Raft that docs/raft.md lists. If one of these additions were missing, all
+// other tests would still pass.
 
 // slow delays messages of the given kind.
 type slow struct {
@@ -35,8 +36,8 @@ func (s slow) Send(messages []*raftpb.Message) {
 	}
 }
 
-// A lease starts before the leader's request is sent, because a member's response promises nothing about the time after
-// it.
+// A lease starts at the time before the leader sends its request. A member's response promises nothing about later
+// times.
 func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = leaseTime / 2
@@ -55,15 +56,15 @@ func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	})
 }
 
-// If a change proposed by another member takes a leader's vote away, the leader transfers the leadership, because it
-// can no longer propose anything.
+// Suppose that a change proposed by another member takes a leader's vote away. The leader then transfers the
+// leadership, because it can no longer propose anything.
 func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		first, leader := n.lead()
 		leader.must(t, put(1, "a"))
 		c := leader.state.lock()
-		// The change is proposed directly, because ChangeMembers would refuse it.
+		// Propose the change directly, because ChangeMembers would refuse it.
 		ok(t, c.node.raft.ProposeConfChange(change(remove(first))))
 		c.unlock()
 		leader.seat.Schedule()
@@ -73,8 +74,8 @@ func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	})
 }
 
-// The leadership is not transferred to a member that lacks the change that made it a voter. According to its previous
-// membership, that member would request votes from too few members, or from the wrong ones.
+// The leadership must not be transferred to a member that does not have the change yet that made it a voter. Such a
+// member would still use its previous membership, and would request votes from too few or from the wrong members.
 func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -97,7 +98,8 @@ func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	})
 }
 
-// A member kept a MsgTimeoutNow from a leader that still leads long afterwards. The member must no longer act on it.
+// A member may keep a MsgTimeoutNow that it cannot act on yet. After some time it must forget the message, because
+// the sender may have decided to continue as the leader.
 func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -120,8 +122,8 @@ func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	})
 }
 
-// A member that requests votes in a new term no longer leads. Another member that still receives messages from it must
-// not refuse its vote for that reason.
+// A leader that requests votes in a new term has given up its leadership. A member that has just received messages
+// from it as a leader must not refuse its vote for that reason.
 func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -173,8 +175,8 @@ func TestASnapshotIsOfferedAgain(t *testing.T) {
 	})
 }
 
-// If the disk is full when a membership must be recorded, Raft must not apply the change twice, because it would
-// panic for a joint change.
+// If the disk is full when a membership must be recorded, the change must still be applied to Raft only once. Raft
+// would panic if a joint change were applied twice.
 func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -194,8 +196,8 @@ func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 	})
 }
 
-// The leader of a resting group wakes when a member's shard falls silent or returns, because that member may have
-// missed the heartbeat that lets the group rest, or any other message.
+// The leader of a resting group wakes when a member's shard falls silent or returns. The member may have missed the
+// heartbeat that lets the group rest, or any other message.
 func TestALeaderAtRestWakesWhenAShardFallsSilentOrComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -279,7 +281,7 @@ func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 	})
 }
 
-// If a follower's read request to the leader is lost, the follower sends it again.
+// If a follower's read request is lost on the way to the leader, the follower sends it again.
 func TestALostQuestionIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -15,8 +15,8 @@ import (
 
 var errLeadLost = errors.New("the leadership was lost")
 
-// committedEarly returns the committed entries if they were in the log before this Ready, otherwise nil. Such entries
-// can be applied, and their writes answered, before the Ready is synced.
+// committedEarly returns this Ready's committed entries if all of them were in the log before, and otherwise nil.
+// Such entries can be applied, and their writes answered, before the Ready is synced.
 func (rd *round) committedEarly() []*raftpb.Entry {
 	committed, entries := rd.ready.CommittedEntries, rd.ready.Entries
 	if n := len(committed); n > 0 && len(entries) > 0 && committed[n-1].GetIndex() >= entries[0].GetIndex() {
@@ -55,8 +55,9 @@ func (rd *round) applyEarly() error {
 	return nil
 }
 
-// applyReady finishes applying the committed entries, which are visible already. It records the membership changes
-// among them. Then it answers the entries' writes, and the writes that were lost with the leadership.
+// applyReady finishes applying the committed entries, which are already visible. It records the membership changes
+// among them. Then it answers the writes of these entries, and the writes that are lost because the leadership was
+// lost.
 func (rd *round) applyReady() error {
 	committed := rd.ready.CommittedEntries
 	for ; rd.recorded < len(committed); rd.recorded++ {
@@ -75,15 +76,15 @@ func (rd *round) applyReady() error {
 	return nil
 }
 
-// leads reports whether this replica has written the entry as the leader of the current term.
+// leads reports whether this replica is the leader and has written the entry in the current term.
 func (rd *round) leads(e *format.Entry) bool {
 	c := rd.state.lock()
 	defer c.unlock()
 	return c.node.leader && e.Term == c.node.term
 }
 
-// complete answers those writes among the committed entries that were applied, and then the writes that were lost with
-// the leadership.
+// complete answers the writes whose entries were committed and applied. Then it answers the writes that are lost
+// because the leadership was lost.
 func (rd *round) complete(committed []*raftpb.Entry) {
 	rd.answered = rd.completeCore(committed)
 	rd.requests = rd.requests[:0]
@@ -97,8 +98,8 @@ func (rd *round) completeCore(committed []*raftpb.Entry) (answered []*Pending) {
 	return c.writes.Answered(rd.answered)
 }
 
-// changeMembers applies a membership change, unless the log already contained the change when this replica started,
-// because the membership may become durable before the commit index.
+// changeMembers applies a membership change. It skips a change that the log had already recorded when this replica
+// started, because the membership may become durable before the commit index.
 func (rd *round) changeMembers(e *raftpb.Entry) error {
 	if e.GetIndex() <= rd.firstConf {
 		return nil
@@ -119,7 +120,7 @@ func (rd *round) changeMembers(e *raftpb.Entry) error {
 
 func (rd *round) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfState {
 	c := rd.state.lock()
-	defer c.unlock() // if Raft cannot apply the change, it panics
+	defer c.unlock() // unlock even if Raft panics, which it does if it cannot apply the change
 	conf := c.node.raft.ApplyConfChange(change)
 	c.setMembers(conf, at)
 	c.observe()

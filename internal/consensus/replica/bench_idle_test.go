@@ -94,9 +94,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkIdleGroups measures which share of one CPU core a shard needs for groups without work, with 1,024 groups of
-// three members in one process. It measures groups that rest and, for comparison, groups with heartbeats. The network
-// is a channel; the cost of gRPC for heartbeats would be additional. Run it with -benchtime 1x.
+// BenchmarkIdleGroups measures how much of one CPU core a shard needs for groups without work. There are 1,024 groups
+// of three members in one process. It measures resting groups and, for comparison, groups that send heartbeats. The
+// network is a channel, so the cost of gRPC for heartbeats is not included. Run it with -benchtime 1x.
 func BenchmarkIdleGroups(b *testing.B) {
 	const groups = 1024
 	for _, quiet := range []bool{true, false} {

@@ -30,9 +30,10 @@ const (
 	benchWriters     = 64
 )
 
-// BenchmarkDurablePut has 64 writers that put records of 10 KB into 1 and 64 groups. It compares them with 64 writers
-// that each append the same bytes to a separate file and call fdatasync. Puts and file writes alternate, and the ratio
-// compares their medians. -benchtime counts rounds. Each round writes SHEAF_BENCH_RECORDS records (default 20,000).
+// BenchmarkDurablePut compares two workloads. In one, 64 writers put records of 10 KB into 1 or 64 groups. In the
+// other, 64 writers each append the same number of bytes to a separate file and call fdatasync. The workloads
+// alternate, and the ratio compares their medians. -benchtime sets the number of rounds. In each round,
+// SHEAF_BENCH_RECORDS records are written (default 20,000).
 func BenchmarkDurablePut(b *testing.B) {
 	records := 20000
 	if s := os.Getenv("SHEAF_BENCH_RECORDS"); s != "" {
@@ -131,8 +132,8 @@ func rawAppend(b *testing.B, dir string, records int, data []byte) float64 {
 	})
 }
 
-// BenchmarkMemoryPut has 64 writers that put small records into 1 and 64 groups on a disk in memory. So it measures
-// the cost of a durable write without the disk, including the journal and all locks.
+// BenchmarkMemoryPut measures puts of small records by 64 writers into 1 and 64 groups, on a disk in memory. It
+// therefore shows the cost of a durable write without the disk, including the journal and all locks.
 func BenchmarkMemoryPut(b *testing.B) {
 	for _, groups := range []int{1, 64} {
 		b.Run(fmt.Sprintf("groups=%d", groups), func(b *testing.B) {
@@ -159,7 +160,7 @@ func durablePut(b *testing.B, fs vfs.FS, dir string, groups, records int, data [
 	return rate
 }
 
-// BenchmarkPropose measures the cost of a write without a disk, with 64 writers and one group.
+// BenchmarkPropose measures the cost of a write without a log, with 64 writers and one group.
 func BenchmarkPropose(b *testing.B) {
 	for _, size := range []int{100, benchRecordBytes} {
 		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
@@ -180,7 +181,7 @@ func BenchmarkPropose(b *testing.B) {
 	}
 }
 
-// BenchmarkReadBarrier measures what the barrier of a linearizable read costs on a sole voter.
+// BenchmarkReadBarrier measures the cost of the barrier before a linearizable read, in a group with a single voter.
 func BenchmarkReadBarrier(b *testing.B) {
 	c := NewCommitter()
 	defer c.Close()

@@ -12,11 +12,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// fetchesMax bounds the messages of a group that wait for blobs.
+// fetchesMax is the maximum number of a group's messages that may wait for blobs.
 const fetchesMax = 4
 
-// blobFetches delays messages until the blobs to which their entries refer are on this volume, because a replica must
-// not promise to have an entry without its data. It is safe for concurrent use. Its mutex may be locked while a core's
+// blobFetches holds back messages until all blobs to which their entries refer are on this volume. A replica must not
+// promise to have an entry whose data it lacks. It is safe for concurrent use. Its mutex may be locked while a core's
 // mutex is held, but not the other way around.
 type blobFetches struct {
 	log    store
@@ -58,8 +58,8 @@ func (f *blobFetches) stop() {
 	f.group.Wait()
 }
 
-// begin starts a goroutine that fetches the blobs that a message lacks, and then passes the message to the function
-// take. If this message already waits, or too many messages wait, begin drops the message and returns false.
+// begin starts a goroutine that fetches the blobs that a message lacks, and then passes the message to take. If the
+// same message already waits, or if too many messages wait, begin drops the message and returns false.
 func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,7 @@ func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 }
 
 // end aborts the fetches for which stay returns false, with the error why. A fetch from a hanging member would never
-// end on its own, and until it ends, the same entries from another leader are not accepted.
+// end on its own. While it runs, the same entries are not accepted from another leader.
 func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -104,8 +104,8 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 	})
 }
 
-// A leader's last entry cannot be replicated if the entry's blob is damaged and no other member has the blob. Such a
-// leader is replaced, and the entry is lost, once the other members can elect a leader among themselves.
+// A leader cannot replicate its last entry if the entry's blob is damaged and no other member has the blob. As soon
+// as the other members can elect a leader among themselves, the old leader is replaced, and its last entry is lost.
 func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -149,7 +149,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 			_, err := leader.log.Get(3, group.GetOptions{})
 			return err == nil
 		})
-		repairs, err := leader.log.Repairs(t.Context()) // background care makes this call, too
+		repairs, err := leader.log.Repairs(t.Context()) // the background checks of the log make this call, too
 		if err != nil || len(repairs) != 0 || leader.Status().Damaged {
 			t.Errorf("the old leader is damaged on, by an entry that it has no more: %v, %v", repairs, err)
 		}
@@ -162,7 +162,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		var hung, slow atomic.Uint64 // the follower slow receives nothing from the leader hung
+		var hung, slow atomic.Uint64 // the leader hung never sends the blob to the follower slow
 		var waiting atomic.Bool
 		n.change = func(id uint64, o *Options) {
 			o.FetchBlobs = func(ctx context.Context, from uint64, refs []format.BlobRef) error {

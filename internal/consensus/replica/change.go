@@ -12,10 +12,10 @@ import (
 )
 
 // ChangeMembers proposes a membership change on the leader. It returns when a majority of the new members knows that
-// the change is committed. If the change goes through a joint membership, Raft leaves the joint membership by itself,
-// and ChangeMembers waits for that. Only one change runs at a time. The change must not take the leader's vote, so to
-// remove the leader, transfer the leadership first (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid,
-// nothing was changed. After ErrOutcomeUnknown, the outcome is in Members of the next leader.
+// the change is committed. If the change goes through a joint membership, Raft leaves that membership by itself, and
+// ChangeMembers waits until it has. Only one change runs at a time. The change must not take the leader's own vote.
+// To remove the leader, transfer the leadership first (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid,
+// nothing was changed. After ErrOutcomeUnknown, Members of the next leader shows whether the change was made.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
 	return r.changeMembers(ctx, anyTerm, change)
 }
@@ -68,8 +68,9 @@ func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) er
 	return nil
 }
 
-// Wake wakes an idle group, so that its clock runs again. Code that finds damage in a leader's log calls Wake, because
-// the clock transfers the leadership (rule 4). It is safe for concurrent use.
+// Wake wakes a resting group, so that its clock runs again. Code that finds damage in a leader's log must call Wake,
+// because it is the clock that makes a damaged leader transfer the leadership (rule 4). It is safe for concurrent
+// use.
 func (r *Replica) Wake() {
 	c := r.state.lock()
 	defer c.unlock()
@@ -78,10 +79,10 @@ func (r *Replica) Wake() {
 	}
 }
 
-// TransferLeader transfers the leadership to a voter and waits until the voter leads. If the voter does not lead
-// within about an election timeout, TransferLeader returns an error, and this replica may continue to lead. During
-// the transfer writes are refused with ErrNoLeader. If the voter is far behind, or lacks the membership change that
-// gave it its vote, TransferLeader first waits for the voter, and writes are accepted meanwhile.
+// TransferLeader transfers the leadership to a voter, and waits until that voter leads. If this takes longer than
+// about an election timeout, TransferLeader returns an error, and this replica may continue to lead. During the
+// transfer, writes are refused with ErrNoLeader. A voter that is far behind, or that does not have the membership
+// change yet which gave it its vote, is first given time to catch up. Writes are still accepted during that time.
 func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, transferTimeMax, ErrNotTransferred)
 	defer cancel()
@@ -104,8 +105,8 @@ func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 	}
 }
 
-// transferStep begins a transfer or checks its state. If changed is nil, the transfer has ended with err. Otherwise the
-// caller calls transferStep again when changed is closed.
+// transferStep begins a transfer, or checks how far it has got. If it returns a channel, the caller must call it
+// again when that channel is closed. If it returns nil, the transfer has ended with err.
 func (r *Replica) transferStep(to uint64, begun *bool) (changed <-chan struct{}, err error) {
 	c := r.state.lock()
 	defer c.unlock()

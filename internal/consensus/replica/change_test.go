@@ -97,7 +97,8 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 			len(conf.GetVotersOutgoing())+len(conf.GetLearners()) > 0 {
 			t.Fatalf("after the replacement: %v", conf)
 		}
-		// The new voter's vote counts. With it the group has a majority, and without it and the lost voter it has none.
+		// The new voter's vote counts: two voters, one of which is the new one, are a majority, and the leader alone is
+		// not.
 		n.stop(gone)
 		third := 6 - first - gone
 		n.isolate(third, true)
@@ -137,9 +138,9 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		ok(t, leader.TransferLeader(timeout(t), transferTarget))
 		until(t, "the heir serves", func() bool { return n.members[transferTarget].Status().Leader })
 		ok(t, n.members[transferTarget].ChangeMembers(timeout(t), change(add(4), remove(first))))
-		// The removed replica usually learns of its removal. If the last message to it was still in flight when the new
-		// leader applied the change, it does not, and placement notifies it later. In both cases it does not disturb
-		// the other members.
+		// The removed replica usually learns of its removal. It does not if the last message to it was still in flight when
+		// the new leader applied the change. In that case placement notifies it later. Either way, it must not disturb the
+		// other members.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
 		if !n.members[transferTarget].Status().Leader {
@@ -172,7 +173,7 @@ func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
 			t.Errorf("on a follower: %v", err)
 		}
 		for id := range n.members {
-			n.isolate(id, true) // without its followers, the leader cannot finish the first change
+			n.isolate(id, true) // without its followers, the leader cannot complete the first change
 		}
 		unknown := make(chan error, 1)
 		go func() { unknown <- leader.ChangeMembers(t.Context(), change(learner(4))) }()
@@ -186,8 +187,8 @@ func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
 	})
 }
 
-// Raft accepts one membership change at a time, including those of an earlier leader, and replaces a second one with an
-// empty entry. A replaced change must not be reported as done.
+// Raft accepts only one membership change at a time, and counts changes of earlier leaders as well. It replaces a
+// second change with an empty entry. A change that was replaced must not be reported as done.
 func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -206,8 +207,8 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	})
 }
 
-// Raft leaves a joint membership when it applies an entry, but not during a leadership transfer. The joint membership
-// must also be left if the transfer fails and no further write follows.
+// Raft leaves a joint membership by itself when it applies an entry, but not during a leadership transfer. If the
+// transfer fails and no further write follows, the joint membership must still be left.
 func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -232,8 +233,8 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 }
 
 // A follower that was unreachable receives a membership change together with the information that the change is
-// committed. While its disk is full, it cannot record the membership. It must not confuse that membership with the
-// next one.
+// committed. Because its disk is full, it cannot record the new membership. It must not confuse that membership with
+// the one of the next change.
 func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -270,8 +271,8 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 	})
 }
 
-// If the leader dies right after a membership change, the remaining members know the change. If they knew only the
-// previous membership with two voters, the one that remains would not be a majority.
+// If the leader dies right after a membership change, the remaining members must know the change. Suppose that they
+// knew only the previous membership, which had two voters. Then the one remaining voter would not be a majority.
 func TestMembersLearnOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -286,7 +287,7 @@ func TestMembersLearnOfAMembershipChangeAtOnce(t *testing.T) {
 			return m.Progress[2].Match == m.LastIndex
 		})
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4))))
-		synctest.Wait() // waits for the messages in flight, but not for a clock
+		synctest.Wait() // deliver the messages in flight, but let no clock advance
 		n.stop(id)
 		_, leader = n.lead()
 		leader.must(t, put(1, "a"))
@@ -311,7 +312,7 @@ func TestPanicOverAMessageAnswersWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
 		id, leader, p := n.isolateAndWrite(t, put(1, "a"))
-		synctest.Wait() // Raft has accepted the write by then
+		synctest.Wait() // wait until Raft has accepted the write
 		from, term, commit := id%3+1, leader.Members().Term+1, uint64(1_000_000)
 		err := leader.Step(&raftpb.Message{
 			Type: raftpb.MsgHeartbeat.Enum(), From: &from, To: &id, Term: &term, Commit: &commit,
@@ -366,8 +367,8 @@ func TestLeadIsHandedOver(t *testing.T) {
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// No member receives the entries that this leader appends after the change. Otherwise the new voter might
-		// lack such an entry, and would not be elected.
+		// No member receives the entries that this leader appends after the change. Otherwise another member might have an
+		// entry that the new voter lacks, and would not vote for it.
 		var alone atomic.Uint64
 		n.change = func(id uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && hasConfirmation(m) }}
@@ -380,7 +381,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 			m := leader.Members()
 			return m.Progress[3].Match == m.LastIndex && m.Progress[3].State == StateReplicate
 		})
-		// The request arrives before the entry that makes the member a voter.
+		// The new voter receives the request to campaign before it receives the entry that makes it a voter.
 		id, term := leader.Members().LeaderID, leader.Members().Term
 		ok(t, fourth.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: new(uint64(4)), Term: &term}))
 		alone.Store(id)
@@ -445,8 +446,8 @@ func TestDamageBarsFromLeading(t *testing.T) {
 		first, leader := n.lead()
 		leader.must(t, put(1, "needle"))
 		last := leader.must(t, put(2, "b")).Index
-		// Every member must have all entries, because the leader would otherwise read damaged entries for lagging
-		// members.
+		// Wait until every member has all entries. Otherwise the leader would read the damaged entries in order to send
+		// them to lagging members.
 		until(t, "all have everything", func() bool {
 			for _, m := range n.members {
 				if m.Status().AppliedIndex < last {
@@ -468,7 +469,7 @@ func TestDamageBarsFromLeading(t *testing.T) {
 			t.Fatalf("hand-over to the damaged replica: %v", err)
 		}
 		until(t, "it leads on", func() bool { return now.Status().Leader })
-		// The third member votes and accepts entries, but never campaigns.
+		// The damaged member votes and accepts entries, but never campaigns.
 		third := 6 - first - second
 		n.isolate(third, true)
 		now.must(t, put(3, "held by the damaged one"))
@@ -559,7 +560,7 @@ func TestFormingGroupTakesNoWrites(t *testing.T) {
 	m.halt()
 	asked = 0
 	again := newMachine(t, mem, "/v").open("7", forming)
-	again.must(t, put(3, "a")) // a group that has held a write never waits for voters again
+	again.must(t, put(3, "a")) // once a group has held a write, it never waits for voters again
 }
 
 func TestMessagesThatCannotBeForItAreRefused(t *testing.T) {

@@ -42,7 +42,7 @@ func (c *core) tick() []*raftpb.Message {
 func (c *core) tickRaft(barred bool) (call *raftpb.Message) {
 	switch {
 	case !c.node.leader && (barred || c.node.behindFloor()):
-		c.node.raft.TickQuiesced() // the replica's clock runs, so that the replica votes, but it must never campaign
+		c.node.raft.TickQuiesced() // time must pass for this replica, so that it can vote, but it must never campaign
 	case barred || c.node.leader && !c.members.isVoter():
 		c.node.raft.Tick()
 		return c.transfer.yield(barred)
@@ -63,8 +63,8 @@ func (c *core) forgetSilentLeader() {
 // lostTicksMax is how many ticks a round may take to answer the writes that were lost with the leadership.
 const lostTicksMax = 2
 
-// tickLost releases the callers that wait for a round that does not finish after the leadership was lost. Their writes
-// are still in progress, and may yet be applied.
+// tickLost releases callers that wait for a round which does not finish after the leadership was lost. Their writes
+// remain in progress, and may still be applied.
 func (c *core) tickLost() {
 	if !c.node.lost {
 		c.lostTicks = 0

@@ -2,25 +2,26 @@ package replica
 
 import "go.etcd.io/raft/v3/raftpb"
 
-// confirmation is the empty entry that a leader proposes after it has applied a membership change. When this entry is
-// committed, a majority of the new members knows that the change is committed, because the entry carries that
-// knowledge. Only then is the change complete.
+// confirmation is the empty entry that a leader proposes after it has applied a membership change. Every member that
+// receives the entry learns with it that the change is committed. When the entry itself is committed, a majority of
+// the new members therefore knows of the change. Only then is the change complete.
 //
-// Raft counts votes by the membership that a member has applied, not by the newest one in its log. Suppose that only
-// the leader knows that the old membership was left, and that the leader is lost at that moment. The other members then
-// still need votes from a majority of the old membership, in which one member may be gone for good. No leader could
-// ever be elected again, although only one of the new members is lost.
+// This is necessary because Raft counts votes by the membership that a member has applied, not by the newest one in
+// its log. Suppose that only the leader knows that the old membership was left, and that the leader is lost at that
+// moment. The other members then still need votes from a majority of the old membership, in which one member may be
+// gone for good. No leader could ever be elected again, although only one of the new members is lost.
 //
 // A leader that the change removes can no longer propose anything. This happens if a member becomes the leader in the
 // middle of the change. Such a leader transfers the leadership (transfer.yield). Its successor leaves the joint
 // membership, or finds that it was left already.
 type confirmation struct {
-	due   bool   // whether the entry has yet to be proposed
-	asked bool   // the entry was passed to Raft
+	due   bool   // whether the entry must still be proposed
+	asked bool   // whether the entry was passed to Raft
 	index uint64 // index of the entry, or 0 if not known yet
 }
 
-// pending reports whether a majority may not know of the change yet.
+// pending reports whether the confirmation has not been committed yet, so that a majority might not know of the
+// change.
 func (c confirmation) pending() bool { return c.due || c.asked }
 
 // stored looks in a Ready's entries for the confirmation, which was the last proposal.
@@ -34,7 +35,7 @@ func (c *confirmation) stored(entries []*raftpb.Entry) {
 func (m *members) confirm() {
 	switch {
 	case !m.node.leader:
-		// A member that has just lost the leadership cannot know which members know the change, so the change ends
+		// A member that has just lost the leadership cannot find out which members know of the change, so the change ends
 		// with an unknown outcome.
 	case len(m.conf.GetVoters()) > 1 || !m.isVoter():
 		m.confirmation = confirmation{due: true}

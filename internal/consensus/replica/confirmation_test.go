@@ -20,7 +20,7 @@ func (d dropping) Send(messages []*raftpb.Message) {
 	d.Transport.Send(slices.DeleteFunc(slices.Clone(messages), d.drop))
 }
 
-// isNews reports whether a message has no entries and may tell a follower about a commit.
+// isNews reports whether a message has no entries but may tell a follower that earlier entries are committed.
 func isNews(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgApp && len(m.GetEntries()) == 0 || m.GetType() == raftpb.MsgHeartbeat
 }
@@ -65,8 +65,8 @@ func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// The third member learns of the commit only after it has written the change, and receives nothing afterwards.
-		// A message at any other time would make the commit durable.
+		// The third member must write the change before it learns that the change is committed, and must receive nothing
+		// afterwards. If it received another message, it would make the commit index durable.
 		var third, deaf atomic.Uint64
 		n.change = func(_ uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool {
@@ -109,8 +109,8 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 	})
 }
 
-// A leader that is deposed in the round in which it applies its change cannot tell which other members know of the
-// change.
+// If a leader is deposed in the round in which it applies its membership change, it cannot tell which other members
+// know of the change.
 func TestChangeOfALeaderThatWasJustSupersededEndsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -120,7 +120,7 @@ func TestChangeOfALeaderThatWasJustSupersededEndsUnknown(t *testing.T) {
 		defer c.unlock()
 		at := c.node.applied
 		one := &memberChange{proposed: true, index: at, done: make(chan struct{})}
-		// core.observe sets the same fields before the entries of the round are applied.
+		// Set the fields that core.observe sets when a leader is deposed, before the round's entries are applied.
 		c.members.change, c.node.leader, c.node.lost = one, false, true
 		c.setMembers(c.members.conf, at)
 		select {

@@ -30,7 +30,7 @@ func (g *guarded) lock() *core {
 // and is given the parts that it calls. The core makes the decisions that concern several parts.
 type core struct {
 	mu  sync.Mutex
-	err error // why the replica has failed for good
+	err error // the reason why the replica has failed for good, or nil
 
 	seat      *rounds.Seat
 	logger    *slog.Logger
@@ -52,11 +52,12 @@ type core struct {
 	transfer transfer
 	full     fullLog
 
-	ending  bool          // End is in progress
-	formed  bool          // Options.Forming has admitted writes
+	ending  bool          // whether End is in progress
+	formed  bool          // whether Options.Forming has ever allowed writes
 	changed chan struct{} // closed by announce; nil if no caller waits
-	// hangs is closed and replaced if a disk hangs when the leadership is lost. In that case no round finishes, so the
-	// writes in progress are not answered. Their callers can then turn to the members that still work.
+	// hangs is closed and replaced if the leadership is lost while a disk hangs. In that case no round finishes, so the
+	// writes in progress are not answered. When hangs is closed, their callers stop waiting, and can turn to the members
+	// that still work.
 	hangs     chan struct{}
 	lostTicks int // ticks since the leadership was lost
 
@@ -148,17 +149,17 @@ func (c *core) announce() {
 	}
 }
 
-// isBusy reports whether this replica has work in progress.
+// isBusy reports whether this replica has any work in progress.
 func (c *core) isBusy() bool {
 	return !c.writes.IsEmpty() || c.reads.isBusy() || c.members.isChanging() || c.node.transferee != raft.None ||
 		c.full.err != nil || c.err != nil
 }
 
-// submit passes all waiting work to Raft, which can be accepted writes, a membership change, leaving a joint
-// membership, and finally the confirmation. It must not be called while a Ready is being taken.
+// submit passes all waiting work to Raft, in this order: the accepted writes, a membership change, the command to
+// leave a joint membership, and the confirmation. It must not be called while a Ready is being taken.
 func (c *core) submit() {
 	if c.node.lost {
-		return // the writes in progress must be answered first
+		return // first, the writes that were in progress must be answered
 	}
 	c.submitWrites()
 	c.members.submitChange()
@@ -171,9 +172,9 @@ var stub = &raftpb.Entry{Data: []byte{0}}
 
 // submitWrites passes the accepted writes to Raft in one message.
 //
-// Raft copies its input. If there is no other member to which an entry is sent, Raft gets a stub, and stored puts the
-// payload into Raft's entry before any other code sees the entry. If there are other members, Raft must know the sizes
-// of payloads to bound its messages.
+// Raft copies its input. To avoid copying the payloads, Raft gets only stubs if no entry has to be sent to another
+// member. In that case stored puts the payload into Raft's entry before any other code sees the entry. If there are
+// other members, Raft must know the sizes of the payloads to limit the size of its messages.
 //
 // Without the stub, durable puts of 10 KB into one group take 1.28 times the CPU time (median of eight pairs of
 // alternating runs of BenchmarkDurablePut, 1.15 to 1.46). For puts of 100 bytes, the stub makes no difference.
@@ -211,9 +212,8 @@ func (c *core) ready() raft.Ready {
 	return rd
 }
 
-// stored assigns to each write the index that Raft chose, and gives Raft the writes' payloads. Raft adds empty entries
-// and membership changes between the writes. So an entry in this term that is neither empty nor a membership change is
-// a write.
+// stored tells each write the index that Raft has chosen for it, and puts the write's payload into Raft's entry. Raft
+// also adds empty entries and membership changes. Every other entry in this term is a write.
 func (c *core) stored(entries []*raftpb.Entry) {
 	for _, e := range entries {
 		if c.writes.Awaits() && e.GetType() == raftpb.EntryNormal && len(e.Data) > 0 && e.GetTerm() == c.node.term {
@@ -224,15 +224,15 @@ func (c *core) stored(entries []*raftpb.Entry) {
 	c.writes.Extends(entries[len(entries)-1].GetIndex())
 }
 
-// setMembers adopts the membership that a change at the index at has led to.
+// setMembers adopts the membership that resulted from the change at the index at.
 func (c *core) setMembers(conf *raftpb.ConfState, at uint64) {
 	c.members.applied(conf, at)
 	c.lease.soleVoter.Store(c.members.sole && c.node.serving)
 	c.announce()
 }
 
-// complete answers those writes among the committed entries that were applied, and then the writes that were lost with
-// the leadership. The argument requests has the requests of the entries that have become visible.
+// complete answers the writes whose entries were committed and applied. Then it answers the writes that are lost
+// because the leadership was lost. The argument requests holds the requests of the entries that have become visible.
 func (c *core) complete(committed []*raftpb.Entry, requests []format.Request, syncs *writes.SyncLog) {
 	c.writes.Remember(requests)
 	for _, e := range committed {
@@ -265,8 +265,8 @@ func (c *core) completeOne(e *raftpb.Entry, syncs *writes.SyncLog) {
 	}
 }
 
-// abandon answers all remaining calls with an error. It returns the answered writes, and how many writes have an
-// unknown outcome.
+// abandon answers all remaining calls with an error. It returns the writes that it answered, and the number of writes
+// whose outcome is unknown.
 func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	cut = c.writes.Logged()
 	c.writes.AbandonAll(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
@@ -299,13 +299,13 @@ func (c *core) checkDrained() {
 	}
 }
 
-// idle holds the reasons why the clock may skip a replica. The clock reads them for each group on the volume, so they
-// can be read without the core's mutex.
+// idle records whether the clock may skip a replica, and why. The clock reads these fields for each group on the
+// volume, so they can be read without the core's mutex.
 type idle struct {
-	onlyMember atomic.Bool // no other member, not even a learner: Raft needs no clock
-	resting    atomic.Bool // the group rests: Raft needs no clock
-	stuck      atomic.Bool // the log has no space, so the clock must retry the log in any case
-	ended      atomic.Bool // whether the membership says that the group has ended, see format.EndedID
+	onlyMember atomic.Bool // the group has no other member, not even a learner, so Raft needs no clock
+	resting    atomic.Bool // the group rests, so Raft needs no clock
+	stuck      atomic.Bool // the log has no space, so the clock must run in order to try again
+	ended      atomic.Bool // the group has ended, according to its membership (see format.EndedID)
 }
 
 func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }
@@ -318,8 +318,8 @@ type fullLog struct {
 	wait  int   // ticks between the last two attempts
 }
 
-// retryTicksMax is the longest wait between two attempts to write to a log without space. The first wait is 1 tick, and
-// each further wait is twice as long.
+// retryTicksMax is the longest wait between two attempts to write to a log without space. The first wait is 1 tick,
+// and each further wait is twice as long, up to this limit.
 const retryTicksMax = 10
 
 // set records the result of the last attempt to write.

@@ -12,11 +12,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// ledger records the acknowledged writes. It contains a write at a crash point only if the write was acknowledged
-// before that point.
+// ledger records the acknowledged writes. At the time of a crash, it contains only writes that were acknowledged
+// before the crash.
 type ledger struct {
 	mu    sync.Mutex
-	acked map[int64]Result // record -> result; each record is put once
+	acked map[int64]Result // result of each record's put, by record id; each record is put only once
 }
 
 func (l *ledger) note(id int64, r Result) {
@@ -25,13 +25,13 @@ func (l *ledger) note(id int64, r Result) {
 	l.acked[id] = r
 }
 
-const clients, puts = 8, 12 // number of writers, and of the puts by each writer between two crashes
+const clients, puts = 8, 12 // number of writers, and number of puts by each writer between two crashes
 
 func crashData(id int64) string { return fmt.Sprintf("%d:%0*d", id, int(id%97)*10, id) }
 
-// Concurrent writers put records, each with a separate request id, into several groups. Power cuts occur at any disk
-// operation. After each power cut, everything that was acknowledged before must exist, a repeated write must return the
-// first result, and an unacknowledged write must exist at most once.
+// Concurrent writers put records into several groups, each with a separate request id. The power fails at an
+// arbitrary disk operation. After each power cut, everything that was acknowledged before must exist, a repeated
+// write must return the first result, and an unacknowledged write must exist at most once.
 func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	crashes := 60
 	if soaktest.Long() {
@@ -50,7 +50,7 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	for crash := range crashes {
 		survival := vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)], Seed: uint64(crash)}
 		shared = crash%4 > 0
-		if crash%4 == 2 { // the power fails again while the journal is read back
+		if crash%4 == 2 { // the power fails again during the replay of the journal
 			mem.CrashAfter(mem.OpCount() + int64(random.IntN(6)))
 			_, _ = replay(mem, "/v")
 			mem = mem.CrashClone(survival)
@@ -111,7 +111,7 @@ func checkAfterCrash(t *testing.T, members []*member, known *ledger, next int64,
 		}
 		seen.verified++
 		if id < next-puts*clients {
-			continue // the write has already been repeated after an earlier crash
+			continue // the write was already repeated after an earlier crash
 		}
 		again := one.must(t, put(id, crashData(id)).request(uint64(id), 9))
 		switch {

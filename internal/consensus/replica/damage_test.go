@@ -46,8 +46,8 @@ func flipIn(t *testing.T, fs vfs.FS, dir, kind, needle string) {
 	t.Fatalf("%q is in no segment", needle)
 }
 
-// If damage hides the newest version of a record, a write that depends on the version fails with that reason. A put
-// without a condition repairs the record.
+// If damage may hide the newest version of a record, a write that depends on the version fails, and the error says
+// why. A put without a condition repairs the record.
 func TestDamagedRecordRefusesConditionsAndIsHealedByAPut(t *testing.T) {
 	mem := vfstest.NewMem()
 	m := newMachine(t, mem, "/v")

@@ -18,12 +18,13 @@ var (
 	ErrNotBlank = errors.New("the group is not empty")
 )
 
-// End ends the group with a membership that has the learner format.EndedID. Every later leader then knows that the
-// group has ended, because a leader serves only after it has applied everything that was ever acknowledged. End is
-// called on the leader. When it returns nil, the group is empty, a majority knows that the group has ended, and no
-// further write is acknowledged unless Resume is called. The function blank returns an error that describes what the
-// log still holds. End calls it while no write is in progress and new writes are refused. End may be called again. It
-// returns ErrNotBlank and the errors of ChangeMembers. After ErrOutcomeUnknown the group may have ended.
+// End ends the group. It adds the learner format.EndedID to the membership. Every later leader then knows that the
+// group has ended, because a leader serves only after it has applied everything that was ever acknowledged. End must
+// be called on the leader. When it returns nil, the group is empty, a majority knows that the group has ended, and no
+// further write is acknowledged unless Resume is called. The function blank returns nil if the log is empty, and
+// otherwise an error that describes what the log still holds. End calls it while no write is in progress and new
+// writes are refused. End may be called again. It returns ErrNotBlank and the errors of ChangeMembers. After
+// ErrOutcomeUnknown the group may have ended.
 func (r *Replica) End(ctx context.Context, blank func() error) error {
 	term, err := r.beginEnd(blank)
 	if err != nil {
@@ -40,8 +41,8 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	return err
 }
 
-// beginEnd checks that the group is empty, and makes it refuse writes until End returns. It returns the term of the
-// check, because in a later term another leader may have accepted writes.
+// beginEnd checks that the group is empty, and makes it refuse writes until End returns. It returns the term in which
+// it made the check, because in a later term another leader may have accepted writes.
 func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -56,8 +57,8 @@ func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	case !c.writes.IsEmpty():
 		return 0, fmt.Errorf("%w: a write is in progress", ErrNotBlank)
 	}
-	// A group that has ended is checked as well, because an earlier End may have failed, and writes may have been
-	// accepted since.
+	// Check the group even if it has already ended. An earlier End may have failed, and writes may have been accepted
+	// since.
 	if err := blank(); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNotBlank, err)
 	}
@@ -65,9 +66,9 @@ func (r *Replica) beginEnd(blank func() error) (term uint64, err error) {
 	return c.node.term, nil
 }
 
-// Resume lets an ended group accept writes again. It is called on the leader of the given term, and returns ErrNoLeader
-// in any other term. Before it calls Resume, the caller must make sure, in that term, that nobody deletes the group
-// because of an earlier End. It also returns the errors of ChangeMembers.
+// Resume lets an ended group accept writes again. It must be called on the leader of the given term, and returns
+// ErrNoLeader in any other term. Before the call, the caller must make sure, in that term, that nobody deletes the
+// group because of an earlier End. Resume also returns the errors of ChangeMembers.
 func (r *Replica) Resume(ctx context.Context, term uint64) error {
 	return r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(format.EndedID)},
@@ -77,7 +78,7 @@ func (r *Replica) Resume(ctx context.Context, term uint64) error {
 // Ended reports whether this replica knows that the group has ended. The call is cheap.
 func (r *Replica) Ended() bool { return r.idle.ended.Load() }
 
-// ends reports whether a change does nothing except end or resume the group.
+// ends reports whether the only effect of a change is to end or to resume the group.
 func ends(change *raftpb.ConfChangeV2) bool {
 	changes := change.GetChanges()
 	return len(changes) == 1 && changes[0].GetNodeId() == format.EndedID

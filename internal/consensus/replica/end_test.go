@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// If a put races with the end of its group, either the put is refused or End fails. So no ended group holds an
-// acknowledged put. In half of the rounds the leadership changes at the same instant.
+// If a put races with the end of its group, either the put is refused or End fails. No ended group may hold an
+// acknowledged put. In half of the rounds, the leadership changes at the same time.
 func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 	ended, kept := 0, 0
 	for round := range 24 {
@@ -28,8 +28,8 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 			acknowledged := 0
 			for writer := range 2 {
 				all.Go(func() {
-					// The put comes before the end, after it, or at the same instant. In the last case the scheduler
-					// decides which comes first.
+					// The put comes before the end, after it, or at the same instant. In the last case, the scheduler decides the
+					// order.
 					time.Sleep([]time.Duration{9e6, 10e6, 10e6, 11e6}[round%4])
 					_, leader := n.leader(t, 0)
 					if _, err := leader.do(t, put(int64(writer), "data")); err == nil {

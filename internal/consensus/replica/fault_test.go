@@ -22,7 +22,7 @@ func TestFailedSyncIsSurvivedOnce(t *testing.T) {
 	one := m.open("7", nil)
 	one.must(t, put(1, "a"))
 	fault := faulty.Add(&vfstest.Fault{Match: isSegmentSync, Count: 1, Effect: vfstest.EffectDrop})
-	one.must(t, put(2, "b")) // the first sync loses this write, which the log then writes to a new segment
+	one.must(t, put(2, "b")) // the first sync loses this write, so the log writes it again to a new segment
 	if fault.Fired() != 1 {
 		t.Fatalf("fired %d times", fault.Fired())
 	}
@@ -63,7 +63,7 @@ func TestFailedSyncsFailOnlyTheReplicaAndAcknowledgeNothing(t *testing.T) {
 }
 
 // A leader whose disk hangs is deposed. Its waiting callers get an error while the disk still hangs, so that they can
-// turn to other members. The leader's unfinished writes continue when the disk works again.
+// turn to other members. When the disk works again, the leader's unfinished writes continue.
 func TestADeposedLeaderWhoseDiskHangsLetsItsCallersGo(t *testing.T) {
 	n := newNetwork(t)
 	id, leader := n.lead()
@@ -154,7 +154,7 @@ func TestCommitterCloseAnswersEverything(t *testing.T) {
 	ok(t, one.Stop(timeout(t)))
 }
 
-// A membership that Raft has adopted is recorded in a new file, for which a full disk has no space.
+// A new membership is recorded in a new file, for which there is no space on a full disk.
 func TestMembershipWaitsForSpace(t *testing.T) {
 	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)
@@ -185,7 +185,7 @@ func TestInFlightBytesAreBounded(t *testing.T) {
 	one := m.open("7", func(_ *group.Options, o *Options) { o.InFlightBytesMax = 10000 })
 	g := holdSyncs(faulty)
 	defer g.release()
-	big := one.Propose(put(1, strings.Repeat("x", 20000))) // a single write is always admitted
+	big := one.Propose(put(1, strings.Repeat("x", 20000))) // a single write is admitted regardless of its size
 	if _, err := one.do(t, put(2, "x")); !errors.Is(err, ErrOverloaded) || errors.Is(err, ErrOutcomeUnknown) {
 		t.Fatalf("beyond the bound: %v", err)
 	}
