@@ -20,7 +20,7 @@ type Archiver struct {
 	board   board
 	chain   chain
 	groups  map[uuid.UUID]*group
-	// Damaged lists the groups all of whose catalogues were damaged when the archiver started, with the number of each
+	// damaged lists the groups all of whose catalogues were damaged when the archiver started, with the number of each
 	// group's newest catalogue.
 	damaged map[uuid.UUID]uint64
 	copies  copies

@@ -47,9 +47,8 @@ type Options struct {
 	Keys object.Keys // keys with which existing objects can be decrypted
 
 	Interval time.Duration // time between two log objects; 0 means 10 s
-	// Time between two log objects, and between two pieces of a group, while nothing is written; 0 means 10 min.
-	Idle time.Duration
-	Roll time.Duration // how long entries stay only in log objects; 0 means 1 h
+	Idle     time.Duration // time between log objects, or pieces of a group, while nothing is written; 0 means 10 min
+	Roll     time.Duration // how long entries stay only in log objects; 0 means 1 h
 
 	Log *slog.Logger // nil: slog.Default
 }

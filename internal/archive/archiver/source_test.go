@@ -38,12 +38,11 @@ type model struct {
 
 // modelGroup is one group of a model.
 type modelGroup struct {
-	id   uuid.UUID
-	name string
-	all  []format.Entry // everything that was written, by index
-	kept []format.Entry // the entries that compaction has kept
-	// Indexes of entries that superseded a version which compaction dropped although the hold protected it.
-	dropped []uint64
+	id      uuid.UUID
+	name    string
+	all     []format.Entry // everything that was written, by index
+	kept    []format.Entry // the entries that compaction has kept
+	dropped []uint64       // indexes of entries that superseded versions which compaction dropped despite the hold
 	floor   uint64
 	known   bool // whether the floor is known
 	hold    uint64

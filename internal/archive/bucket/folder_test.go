@@ -130,8 +130,7 @@ func TestAnObjectThatExistsIsDurable(t *testing.T) {
 	if err := disk.SyncAll("/"); err != nil {
 		t.Fatal(err)
 	}
-	// Created by a process that is killed before it syncs them.
-	for _, dir := range []string{"g", "g/some", "g/some/deep"} {
+	for _, dir := range []string{"g", "g/some", "g/some/deep"} { // created by a process that died before syncing them
 		if err := disk.Rename("/archive/.pending", "/archive/"+dir); err != nil {
 			t.Fatal(err)
 		}

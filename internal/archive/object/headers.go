@@ -35,15 +35,14 @@ type Hole struct {
 
 // Range describes the entries of a group in one object.
 type Range struct {
-	Group uuid.UUID `json:"group"`
-	Name  string    `json:"name"`
-	First uint64    `json:"first"` // index of the first entry; 0 if there are none
-	Last  uint64    `json:"last"`  // index of the last entry; 0 if there are none
-	// History floor: reads as of an index at or above it are exact, except in holes.
-	Floor       uint64 `json:"floor"`
-	FirstCommit int64  `json:"firstCommit"` // commit time of the first put or delete, in Unix ns; 0 if there are none
-	LastCommit  int64  `json:"lastCommit"`  // commit time of the last put or delete, in Unix ns; 0 if there are none
-	Records     int64  `json:"records"`     // number of puts and deletes
+	Group       uuid.UUID `json:"group"`
+	Name        string    `json:"name"`
+	First       uint64    `json:"first"`       // index of the first entry; 0 if there are none
+	Last        uint64    `json:"last"`        // index of the last entry; 0 if there are none
+	Floor       uint64    `json:"floor"`       // history floor: reads at or above this index are exact, except in holes
+	FirstCommit int64     `json:"firstCommit"` // commit time of the first put or delete, in Unix ns; 0 if there are none
+	LastCommit  int64     `json:"lastCommit"`  // commit time of the last put or delete, in Unix ns; 0 if there are none
+	Records     int64     `json:"records"`     // number of puts and deletes
 }
 
 // Piece describes the part of a log object that holds new entries of one group.

@@ -126,8 +126,7 @@ func TestNoChangeOfAnObjectPasses(t *testing.T) {
 		}
 		check("longer", append(bytes.Clone(whole), 0))
 
-		// The object has a third chunk, because the first one also holds the header.
-		two := encode(t, blob(random(2*ChunkBytes), k))
+		two := encode(t, blob(random(2*ChunkBytes), k)) // the header takes space as well, so there is a third chunk
 		each := int(ChunkBytes + CipherNone.checkBytes())
 		if !k.IsZero() {
 			each = int(ChunkBytes + CipherAES256GCM.checkBytes())

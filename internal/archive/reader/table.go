@@ -40,8 +40,7 @@ func (t *table) merge() {
 	slices.SortFunc(t.recent, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(b.index, a.index))
 	})
-	// Keep the greatest index of each id.
-	recent := slices.CompactFunc(t.recent, func(a, b row) bool { return a.id == b.id })
+	recent := slices.CompactFunc(t.recent, func(a, b row) bool { return a.id == b.id }) // keep each id's greatest index
 	old := t.blocks
 	t.blocks, t.rows = nil, 0
 	at := 0 // position in the first old block

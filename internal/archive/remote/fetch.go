@@ -30,8 +30,7 @@ func fetchAnywhere(shards []*shard, fetch func(*shard) error) error {
 		switch status.Code(err) {
 		case codes.OK:
 			return nil
-		// The other members have the files as well, but they, too, need their disks for other work.
-		case codes.ResourceExhausted:
+		case codes.ResourceExhausted: // the other members also need their disks for other work
 			return fmt.Errorf("shard %s: %w", sh.address, err)
 		case codes.NotFound:
 			absent = fmt.Errorf("shard %s: %w: %w", sh.address, fs.ErrNotExist, err)
@@ -177,8 +176,7 @@ func (s *Source) blobFrom(ctx context.Context, sh *shard, group uuid.UUID, ref f
 		in, err := stream.Recv()
 		return in.GetChunk(), err
 	}, close: func(bool) { cancel() }}
-	// The first response shows whether the shard has the blob.
-	if f.err = f.fill(); f.err != nil && !errors.Is(f.err, io.EOF) {
+	if f.err = f.fill(); f.err != nil && !errors.Is(f.err, io.EOF) { // the first response shows whether the blob exists
 		cancel()
 		return nil, f.err
 	}

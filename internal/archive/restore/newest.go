@@ -46,8 +46,7 @@ func (n *newest) merge() {
 	slices.SortFunc(n.recent, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(b.index, a.index))
 	})
-	// Keep the greatest index of each id.
-	recent := slices.CompactFunc(n.recent, func(a, b row) bool { return a.id == b.id })
+	recent := slices.CompactFunc(n.recent, func(a, b row) bool { return a.id == b.id }) // keep each id's greatest index
 	old, oldRows, at := n.blocks, n.rows, 0
 	n.blocks, n.rows = nil, 0
 	for oldRows > 0 || len(recent) > 0 {
