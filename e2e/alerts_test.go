@@ -95,7 +95,7 @@ func (s *space) watchAlerts() *alertWatch {
 	return a
 }
 
-// follow scrapes and evaluates once for each minute of the rules.
+// follow scrapes the operators and evaluates the rules once a `minute`.
 func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader) error {
 	turns := time.NewTicker(minute)
 	defer turns.Stop()
@@ -177,7 +177,7 @@ func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) ma
 	return answers
 }
 
-// take records the output of alerts-watch for a scrape. Alerts without a store label concern all stores.
+// take records the output of alerts-watch for one scrape. An alert without a store label concerns all stores.
 func (a *alertWatch) take(text []byte) error {
 	var found map[string][]struct {
 		Labels map[string]string

@@ -30,7 +30,7 @@ var groupOf = map[string]string{
 	"shardpools":   "apis/sheaf.dev/v1alpha1", "shards": "apis/sheaf.dev/v1alpha1", "disksets": "apis/sheaf.dev/v1alpha1",
 }
 
-// apiServer returns a client of the cluster's API server, and the server's address.
+// apiServer returns a client for the cluster's API server, and the server's address.
 var apiServer = sync.OnceValues(func() (*http.Client, string) {
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {

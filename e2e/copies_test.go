@@ -184,8 +184,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			cluster("node-start", away.Node)
 			kubectl("wait", "--for=condition=Ready", "node/"+away.Node, "--timeout=180s")
 		})
-		// The Service sends every other new connection to the gateway on the failed node until Kubernetes considers the
-		// node down.
+		// Until Kubernetes considers the node down, the Service sends every other new connection to the gateway on the
+		// failed node.
 		oneByOne := make(chan []output, 1)
 		go func() {
 			var all []output

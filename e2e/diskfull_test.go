@@ -90,8 +90,8 @@ func (r records) remove(id int64) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// fill puts records with consecutive ids, beginning with the given one, until a record is refused for the expected
-// reason. It returns the id of that record.
+// fill puts records with consecutive ids, beginning with the given one, until a record is refused because of a lack
+// of space. It returns the id of that record.
 func (r records) fill(id int64) int64 {
 	GinkgoHelper()
 	for end := id + 2000; id < end; id++ {
@@ -163,7 +163,7 @@ func (s *space) setOf(shard string) (uid, size string) {
 		}
 	}
 	if err := get(&set, "statefulset", shard, "-n", s.name); err != nil || len(set.Spec.VolumeClaimTemplates) != 1 {
-		return "", "" // the operator is creating it again
+		return "", "" // the operator has deleted the StatefulSet and is about to create it again
 	}
 	return set.Metadata.UID, set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests["storage"]
 }
@@ -236,7 +236,7 @@ spec:
 		r.holds(refused - 1)
 		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "False", 2*time.Minute,
 			"puts are refused", "main-0", "Delete records", "group compact GROUP --all", "spec.storage.size")
-		s.awaitStore("q", time.Minute) // a shard with a full disk can still read
+		s.awaitStore("q", time.Minute) // the store is Ready, because a shard with a full disk can still read
 		alerts.await(alertVolumeFull, firing)
 		alerts.await(alertUnavailable, gone)
 

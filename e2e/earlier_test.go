@@ -48,7 +48,7 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 	var s, other *space
 	BeforeAll(func() {
 		s, other = newSpace("watched"), newSpace("unwatched")
-		// An administrator creates the volumes, because DiskSets are missing.
+		// An administrator creates the volumes, because DiskSets are disabled for this operator.
 		fixedVolume("e2e-watched-etcd", "140Mi", "n1", s.disk("n1", "watched-etcd", "160M"))
 		fixedVolume("e2e-watched", "140Mi", "n2", s.disk("n2", "watched", "160M"))
 		DeferCleanup(func() { installOperator() })

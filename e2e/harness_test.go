@@ -58,8 +58,8 @@ func (o output) String() string {
 	return fmt.Sprintf("%s\n%s%s%v", o.command, o.out, o.words, o.err)
 }
 
-// unanswered matches kubectl's messages when the API server, or a kubelet behind it, does not respond. No fault of a
-// scenario causes such a message.
+// unanswered matches the messages that kubectl prints when the API server, or a kubelet behind it, does not respond.
+// The faults that scenarios inject never cause such a message.
 var unanswered = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*handshake timeout|` +
 	`(error|Error from server.*): .*(error dialing backend|unable to upgrade connection|handshake timeout|request timed out|unable to return a response))`)
 
@@ -109,7 +109,7 @@ func apply(yaml string) {
 	Expect(o.words).NotTo(ContainSubstring("Warning"), "the API server warned")
 }
 
-// cluster runs the tool of the test cluster.
+// cluster runs the program that manages the test cluster.
 func cluster(args ...string) string {
 	GinkgoHelper()
 	return strings.TrimSpace(must(3*time.Minute, "", "cluster", args...))
@@ -200,7 +200,7 @@ func (s *space) empty() bool {
 	} {
 		if o := try(2*time.Minute, "", "kubectl", append([]string{"delete", "--all", "-n", s.name, "--ignore-not-found"},
 			args...)...); o.err != nil {
-			GinkgoWriter.Println(o) // the deletion of the namespace removes the rest, or reports why it cannot
+			GinkgoWriter.Println(o) // deleting the namespace removes the rest, or reports why it cannot
 			gone = false
 		}
 	}

@@ -81,7 +81,7 @@ pools:
 	It("shows it on one screen by the plugin of kubectl, and what moves", func() {
 		Eventually(func(g Gomega) { // a gateway or shard that responds late is briefly reported as a problem
 			screen := try(time.Minute, "", "kubectl", "sheaf", "status", "quotes", "-n", s.name, "--width=80")
-			g.Expect(screen.err).NotTo(HaveOccurred(), "%v", screen) // exit code 0: no problem
+			g.Expect(screen.err).NotTo(HaveOccurred(), "%v", screen) // exit code 0 means that there is no problem
 			for _, words := range []string{
 				"RecordStore " + s.name + "/quotes: Ready", "16 of 16 serve", "SHARDS  2 of 2 serve", "quotes-main-1",
 				"MOVES  nothing moves",

@@ -37,7 +37,7 @@ type load struct {
 	done    sync.WaitGroup
 	mutex   sync.Mutex
 	calls   int         // guarded by mutex
-	failed  []string    // guarded by mutex: calls that failed despite the client's own retries
+	failed  []string    // calls that failed despite the client's own retries; guarded by mutex
 	slow    []timedCall // guarded by mutex
 }
 
@@ -46,7 +46,8 @@ type timedCall struct {
 	began, ends time.Time
 }
 
-// caller is one of the load's callers. No other caller writes its records, so it can check the data that it reads.
+// caller is one of the load's callers. Each caller has its own records, which no other caller writes, so it can check
+// the data that it reads.
 type caller struct {
 	number int
 	turn   int

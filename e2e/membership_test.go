@@ -26,8 +26,8 @@ type memberships struct {
 	mutex   sync.Mutex
 	domains map[string]string          // failure domains of shards by name, including deleted shards; guarded by mutex
 	groups  map[string]placement.Group // guarded by mutex
-	steps   []membershipStep           // guarded by mutex: every change of a group that already existed
-	shared  []string                   // guarded by mutex: memberships with two voters on one node
+	steps   []membershipStep           // every change of a group that already existed; guarded by mutex
+	shared  []string                   // memberships with two voters on one node; guarded by mutex
 	failure error                      // guarded by mutex
 }
 
@@ -40,7 +40,7 @@ func (s *space) watchMemberships() *memberships {
 	GinkgoHelper()
 	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) +
 		":2379"
-	content, err := s.secret("q-etcd-tls") // the Secret contains ca.crt, for people who connect to etcd
+	content, err := s.secret("q-etcd-tls") // the Secret contains ca.crt, with which a person can connect to etcd
 	Expect(err).NotTo(HaveOccurred())
 	own, err := certs.InMemory(certs.Config{}, content)
 	Expect(err).NotTo(HaveOccurred())
@@ -54,7 +54,7 @@ func (s *space) watchMemberships() *memberships {
 	defer stop()
 	first, err := etcd.Get(soon, prefix, clientv3.WithPrefix())
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach pods, such as %s, by their addresses", address)
-	for _, kv := range slices.Backward(first.Kvs) { // shards come before groups, so that their nodes are known
+	for _, kv := range slices.Backward(first.Kvs) { // shards first, so that their nodes are known
 		m.see(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
 	}
 	Expect(m.groups).NotTo(BeEmpty(), "etcd holds no groups below %s", prefix)

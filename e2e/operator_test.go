@@ -111,7 +111,7 @@ func operatorMetricsPath(pod string) string {
 	return fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", operatorNamespace, pod)
 }
 
-// metricOf returns the values of a metric, by label set. text holds all metrics.
+// metricOf returns the values of a metric, by label set. The argument text holds all metrics.
 func metricOf(text, name string) map[string]float64 {
 	GinkgoHelper()
 	values := map[string]float64{}
@@ -170,7 +170,7 @@ func (s *space) calm(objects ...string) func() {
 		var counts map[string]float64
 		for tries := 0; ; tries++ {
 			Expect(tries).To(BeNumerically("<", 5), "another operator leads each minute")
-			time.Sleep(time.Until(began.Add(time.Minute))) // the limit is per minute
+			time.Sleep(time.Until(began.Add(time.Minute))) // wait until the minute is over, because the limit is per minute
 			var now string
 			if now, counts = s.reconciles(objects); now == leader {
 				break

@@ -158,7 +158,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	}
 
 	It("grows from three shards to five, which fill themselves", smoke, func() {
-		node := s.pod("main-1-0").Spec.NodeName // shard 1 can be removed, because its node keeps another shard
+		node := s.pod("main-1-0").Spec.NodeName // shard 1 can be removed later, because its node gets a second shard
 		addDisk("e2e-scale", node, 192)
 		for _, other := range []string{"n1", "n2", "n3"} {
 			if other != node {

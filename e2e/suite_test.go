@@ -28,8 +28,8 @@ var image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE
 // digest.
 var nextImage, nextOperatorImage = os.Getenv("E2E_NEXT_IMAGE"), os.Getenv("E2E_NEXT_OPERATOR_IMAGE")
 
-// smoke marks the scenarios that CI runs while nothing else uses its machine. There is one for each behaviour that only
-// kubelets, containers and Helm can show. `make soak-kube` and `make e2e` run all scenarios.
+// smoke marks the scenarios that CI runs alone on its machine. There is one for each behaviour that only kubelets,
+// containers and Helm can show. `make soak-kube` and `make e2e` run all scenarios.
 var smoke = Label("smoke")
 
 func TestE2E(t *testing.T) {
@@ -91,7 +91,7 @@ func installOperator(values ...string) {
 	installOperatorOf("charts/sheaf-operator", values...)
 }
 
-// installOperatorOf installs the operator from another folder with its chart.
+// installOperatorOf installs the operator from the chart in the given folder.
 func installOperatorOf(chart string, values ...string) {
 	GinkgoHelper()
 	args := []string{

@@ -106,7 +106,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		byTLS := 0
 		for _, p := range list.Items {
 			for _, port := range openPorts(p.Status.PodIP) {
-				if slices.Contains([]int{7601, 7611, 2381}, port) { // health, metrics, status: see docs/security.md
+				if slices.Contains([]int{7601, 7611, 2381}, port) { // ports for health, metrics and status (docs/security.md)
 					continue
 				}
 				Expect([]int{7600, 7610, 2379, 2382}).To(ContainElement(port), "%s listens on port %d", p.Metadata.Name, port)

@@ -226,9 +226,9 @@ func frozen(files client.TLSFiles) client.TLSFiles {
 	return client.TLSFiles{CA: copied(files.CA), Cert: copied(files.Cert), Key: copied(files.Key)}
 }
 
-// refusesAdmin checks that a client with old files is refused. In the first attempt, the client does not trust the
-// store, and the store does not trust the client. In the second attempt, the client has the store's current
-// authorities.
+// refusesAdmin checks that a client with old files is refused. In its first attempt, the client has only its old
+// authorities, so neither side trusts the other. In its second attempt, the client has the store's current
+// authorities, but still its old certificate.
 func (s *space) refusesAdmin(files client.TLSFiles) {
 	GinkgoHelper()
 	for _, ca := range []string{files.CA, s.adminFiles("q").CA} {

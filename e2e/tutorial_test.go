@@ -81,7 +81,7 @@ var _ = Describe("the tutorial", Serial, func() {
 		Expect(len(steps)).To(BeNumerically(">", 40), "the page has few commands left")
 
 		s := &space{name: "tutorial", sets: []string{"tutorial"}}
-		DeferCleanup(func() { // runs last; if the page ended early, some disks do not exist
+		DeferCleanup(func() { // runs last; some disks do not exist if the page ended early
 			for _, disk := range strings.Fields("n1/data n1/etcd n1/spare n2/data n2/etcd n3/data n3/etcd") {
 				node, name, _ := strings.Cut(disk, "/")
 				_ = try(time.Minute, "", "cluster", "disk", "rm", node, name)
@@ -92,7 +92,7 @@ var _ = Describe("the tutorial", Serial, func() {
 
 		script := filepath.Join(GinkgoT().TempDir(), "tutorial.sh")
 		Expect(os.WriteFile(script, []byte(sessionOf(steps)), 0o600)).To(Succeed())
-		// The programs are those in the page's PATH.
+		// The page sets a PATH. Use the programs in it.
 		path := "PATH="
 		for _, dir := range []string{"bin", "bin/kube", "bin/tools"} {
 			path += filepath.Join(root, dir) + ":"

@@ -305,7 +305,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 			held := s.awaitHeld(before, order)
 			s.othersGoOn(held, ids)
 			order = append(order, held)
-			// On a busy machine, the operator may not ask the shard in time.
+			// On a busy machine, the operator may be late in asking the shard.
 			Eventually(func() v1alpha1.ShardState { return s.shardState(held) }).WithTimeout(time.Minute).
 				Should(Equal(v1alpha1.ShardLoading), "it has loaded already: is the disk slow?")
 			Expect(seen.seen()).To(Equal(order))

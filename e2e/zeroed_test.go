@@ -43,7 +43,8 @@ func (s *space) served(n int) (served, refused int) {
 	return served, refused
 }
 
-// servesPart waits until reads of the records 1 to n on the other shard succeed, and all other reads fail.
+// servesPart waits until only the other shard serves: some reads of the records 1 to n succeed, and the rest are
+// refused.
 func (s *space) servesPart(n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

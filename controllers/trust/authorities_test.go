@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// bundleOf returns the certificate of a new authority, in PEM.
+// bundleOf creates an authority and returns its certificate in PEM.
 func bundleOf(t *testing.T, name string) []byte {
 	t.Helper()
 	a, err := authority.New(name, time.Now(), authority.Lifetime)
@@ -21,8 +21,9 @@ func bundleOf(t *testing.T, name string) []byte {
 	return a.CertificatePEM()
 }
 
-// A store moves from the operator's authorities to those of a source, and then to another source. In each step the test
-// checks which authorities are trusted, which ones have keys, and which states count as interrupted changes.
+// A store changes from the operator's authorities to those of a source, and then to those of another source. After
+// each step the test checks which authorities are trusted, which of them have keys, and whether an interrupted change
+// is recognized.
 func TestAuthoritiesOfOtherSources(t *testing.T) {
 	store := &v1alpha1.RecordStore{}
 	own, err := NewAuthorities(nil, store, time.Now())

@@ -26,8 +26,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// certificateKind is the kind of cert-manager that the operator writes. Six fields do not justify a dependency on its
-// Go module.
+// certificateKind is cert-manager's kind Certificate, which the operator creates. The operator does not use
+// cert-manager's Go module, because it needs only six fields of the kind.
 var certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 
 // These are the lifetimes of certificates from cert-manager. They are the same as those of the operator's own

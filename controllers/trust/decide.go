@@ -1,5 +1,5 @@
-// Package trust moves a serving store between plaintext and TLS, and from one authority to the next. Decide, which does
-// no I/O, chooses which files the processes are given next. Keeper creates and renews the certificates. See
+// Package trust moves a running store between plaintext and TLS, and from one authority to the next. Decide, which
+// does no I/O, decides which files the processes get next. Keeper creates and renews the certificates. See
 // docs/adr/0040-certificates-on-kubernetes.md.
 package trust
 
@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// callersPause is the time that callers get for receiving new files, before a step that makes callers without these
-// files fail. The kubelet updates a changed Secret within about two minutes, and clients check their files every 10 s.
-// Callers do not report which files they have.
+// callersPause is how long callers have to load new files before a step after which callers with old files fail. The
+// kubelet updates a changed Secret within about two minutes, and clients check their files every 10 s. Callers do not
+// report which files they have.
 const callersPause = 3 * time.Minute
 
 // State records how far a change of a store's certificates has got, as in status.tls. The zero value is for a store
@@ -38,7 +38,7 @@ type InUse struct {
 // Which selects the current or the next authorities.
 type Which int
 
-// Authorities of a store.
+// These are the two sets of authorities of a store.
 const (
 	Current Which = iota
 	Next
@@ -192,14 +192,14 @@ func TransportOf(mode v1alpha1.TLSMode) v1alpha1.TLSTransport {
 	return v1alpha1.TransportPlaintext
 }
 
-// First returns the status.tls of a store that the operator handles for the first time. In a new store, an absent
+// First returns the initial status.tls of a store that the operator has not handled before. In a new store, an absent
 // spec.tls means that TLS is required.
 func First(store *v1alpha1.RecordStore, image string) v1alpha1.TLSStatus {
 	if store.Status.StoreUID == "" {
 		return v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired}
 	}
-	// The store has served since before the introduction of TLS. Its pods have no certificates, and get them when they
-	// are next recreated for another reason.
+	// The store was created by an operator without support for TLS. Its pods have no certificates. They get them when
+	// they are next recreated for another reason.
 	return v1alpha1.TLSStatus{
 		Default: v1alpha1.TLSDisabled, Transport: v1alpha1.TransportPlaintext, Phase: v1alpha1.TLSReady, WithoutImage: image,
 	}

@@ -33,7 +33,7 @@ const trustDomain = "cluster.local"
 // or deleted it.
 const lookAgain = 10 * time.Minute
 
-// Errors that a Keeper returns.
+// These are the errors that a Keeper returns.
 var (
 	// ErrNoAuthority means that the store has no Secret with authorities.
 	ErrNoAuthority = errors.New("the Secret with the authorities of the store does not exist")
@@ -88,7 +88,7 @@ func (b bundles) equal(other bundles) bool {
 	return bytes.Equal(b.own, other.own) && bytes.Equal(b.callers, other.callers)
 }
 
-// Leaf is a certificate that is wanted in a Secret.
+// Leaf describes a certificate that a Secret should hold.
 type Leaf struct {
 	Secret   string
 	Identity identity.Identity
@@ -99,7 +99,7 @@ type Leaf struct {
 // caller reports whether the certificate belongs to a caller, and not to a process of the store.
 func (l *Leaf) caller() bool { return !l.Identity.IsComponent() }
 
-// ShardLeaf returns the wanted certificate of a shard.
+// ShardLeaf returns the Leaf of a shard.
 func ShardLeaf(of identity.Store, pool *v1alpha1.ShardPool, shard string) Leaf {
 	return Leaf{
 		Secret: workload.ShardTLS(shard), Identity: identity.Identity{Store: of, Role: identity.Shard, Name: shard},
@@ -107,13 +107,13 @@ func ShardLeaf(of identity.Store, pool *v1alpha1.ShardPool, shard string) Leaf {
 	}
 }
 
-// ArchiveLeaf returns the wanted certificate of the archiver of a store.
+// ArchiveLeaf returns the Leaf of a store's archiver.
 func ArchiveLeaf(of identity.Store, store *v1alpha1.RecordStore, archive *v1alpha1.RecordArchive) Leaf {
 	return Leaf{Secret: workload.ArchiveTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Archive},
 		Owner: archive}
 }
 
-// StoreIdentity returns the identity of the store in the names of its processes.
+// StoreIdentity returns the store's identity, which is part of the identities of the store's processes.
 func StoreIdentity(store *v1alpha1.RecordStore) (identity.Store, error) {
 	id, err := uuid.Parse(store.Status.StoreUID)
 	if err != nil {
@@ -262,15 +262,16 @@ func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 // Credentials keeps the credentials with which the operator connects to the processes of stores. internal/operator
 // implements it.
 type Credentials interface {
-	// Set replaces the operator's credentials for the store namespace/name. The argument files has the contents of a
-	// folder: tls.crt, tls.key, ca.crt, client-ca.crt and mode. New connections use them.
+	// Set replaces the operator's credentials for the store namespace/name. The argument files maps the file names
+	// tls.crt, tls.key, ca.crt, client-ca.crt and mode to their contents. New connections use them.
 	Set(store string, files map[string][]byte) error
 	// Forget removes the operator's credentials for a deleted store.
 	Forget(store string)
 }
 
-// OperatorFiles returns the operator's certificate for connections to the processes of a store, and the authorities
-// that it trusts, as the files of a folder. A certificate that the operator issues for itself is in no Secret.
+// OperatorFiles returns the operator's certificate for connections to the processes of a store, together with the
+// authorities that the operator trusts. The result maps file names to contents. If the operator issues this
+// certificate itself, the certificate is not stored in a Secret.
 func (k *Keeper) OperatorFiles(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities) (map[string][]byte,
 	error) {
 	status := store.Status.TLS

@@ -33,7 +33,7 @@ const lookAgainAtSource = 2 * time.Minute
 // readsAtOnce is the maximum number of concurrent reads of Secrets for one store.
 const readsAtOnce = 16
 
-// Reasons of a SourceError.
+// These are the reasons of a SourceError.
 const (
 	ReasonCertManagerMissing   = "CertManagerMissing"     // the cluster does not have the kind Certificate
 	ReasonCertManagerForbidden = "CertManagerForbidden"   // the operator has no permission for Certificates
@@ -46,7 +46,7 @@ const (
 // SourceError describes something that the source of a store's certificates does not provide. The store keeps its
 // earlier certificates.
 type SourceError struct {
-	Reason  string // the reason of condition Certificates
+	Reason  string // becomes the reason of the condition Certificates
 	Message string // names the object and the remedy
 }
 
@@ -60,8 +60,8 @@ var ErrLater = errors.New(
 // Found is what a source other than the operator provides for a store.
 type Found struct {
 	Source v1alpha1.TLSSource
-	// Bundle and ClientBundle hold all authorities of processes and of callers that accompany usable certificates, in
-	// PEM. They are empty if there are none.
+	// Bundle and ClientBundle hold, in PEM, the authorities that came with usable certificates: those of processes and
+	// those of callers. They are empty if there are none.
 	Bundle, ClientBundle []byte
 	// Troubles describe the certificates that cannot be used, in the order of the wanted certificates.
 	Troubles []*SourceError
@@ -74,7 +74,7 @@ func (f *Found) Complete() bool { return len(f.Troubles) == 0 && len(f.Bundle) >
 // given holds the certificates that a source provides for one process or caller.
 type given struct {
 	Leaf
-	pairs           map[string][]byte // file names as in the folder of the process
+	pairs           map[string][]byte // by file name, as in the folder of the process
 	bundle, clients []byte            // authorities in PEM; clients is nil if callers have no separate authorities
 	asked           string            // identifies the request to the source
 	read            time.Time
@@ -249,8 +249,9 @@ func pairsOf(data map[string][]byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// checkPairs checks certificates that are laid out like the folder of a process, with the authorities under a key.
-// Each must be usable for its purpose, name the process, and include the hosts under which others dial it.
+// checkPairs checks certificates that are laid out like the folder of a process. The argument bundle is the file name
+// of the authorities. Each certificate must be usable for its purpose, name the process, and include the host names
+// under which others dial the process.
 func checkPairs(data map[string][]byte, bundle string, want Leaf, now time.Time) error {
 	server, client := x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth
 	usages := []x509.ExtKeyUsage{client}
