@@ -25,7 +25,7 @@ var updateUsed = flag.Bool("update-used", false, "write testdata/used.txt")
 // may be used in the query, in the panel's legend or in the alert's message.
 type usedSeries map[string]map[string]bool
 
-// add adds a query's series. The texts may name labels, as {{code}} or {{ $labels.code }}.
+// add adds the series in a query. The texts may use labels of these series, as in {{code}} or {{ $labels.code }}.
 func (u usedSeries) add(t *testing.T, query string, texts ...string) {
 	t.Helper()
 	expr, err := promQL.ParseExpr(query)

@@ -1,9 +1,10 @@
-// Command charts generates the parts of the Helm charts that have their source elsewhere, so that nothing is
-// maintained in two places:
+// Command charts generates those parts of the Helm charts that have their source in other files, so that nothing has
+// to be maintained in two places.
 //
-//	charts sync ROOT                 from config/crd and config/rbac: the operator chart's CRD templates and rules,
-//	                                 and the schema of the store chart's values, which are the specs of our kinds
-//	charts schemas ROOT SWAGGER DIR  JSON schemas for kubeconform: of our kinds, and of Kubernetes' from its swagger.json
+//	charts sync ROOT                 writes the operator chart's CRD templates and rules, and the schema of the
+//	                                 store chart's values, from config/crd and config/rbac
+//	charts schemas ROOT SWAGGER DIR  writes JSON schemas for kubeconform, of Sheaf's kinds and of the kinds in
+//	                                 Kubernetes' swagger.json
 package main
 
 import (

@@ -25,14 +25,14 @@ var clusterScoped = []string{"disksets", "nodes", "persistentvolumes", "storagec
 // reading lists the verbs that only read.
 var reading = []string{"get", "list", "watch"}
 
-// split holds the operator's ClusterRole in the parts that the chart binds separately.
+// split holds the operator's ClusterRole, divided into the parts that the chart binds separately.
 type split struct {
 	namespaced []rule // everything in the watched namespaces
-	read       []rule // reading nodes, volumes and classes
+	read       []rule // to read nodes, volumes and classes
 	diskSets   []rule // additional rules for DiskSets
-	election   []rule // leader election in the operator's own namespace
-	certs      []rule // Certificates of cert-manager in the watched namespaces
-	wipe       []rule // in the operator's own namespace: Jobs that wipe disks, and their claims
+	election   []rule // for leader election in the operator's own namespace
+	certs      []rule // for cert-manager's Certificates in the watched namespaces
+	wipe       []rule // for Jobs that wipe disks, and their claims, in the operator's own namespace
 }
 
 // splitRules splits a ClusterRole into parts. It returns an error for wildcards, and for rules that it cannot assign
@@ -198,7 +198,8 @@ func writeRules(root string) error {
 	return os.WriteFile(filepath.Join(root, "charts", "sheaf-operator", "templates", "_rules.tpl"), []byte(text), 0o644)
 }
 
-// copyFence copies the policy that fences the operator's account. The chart inserts its own names.
+// copyFence copies the policy that limits what the operator's account may do. When the chart is rendered, it inserts
+// the names of the release.
 func copyFence(root string) error {
 	text, err := os.ReadFile(filepath.Join(root, "config", "rbac", "fence.yaml"))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// version is the API version of our kinds that the store chart uses.
+// version is the API version of Sheaf's kinds that the store chart uses.
 const version = "v1alpha1"
 
 // jsonSchema converts an OpenAPI schema from a CRD to a plain JSON schema. The result is strict. An unknown field is an
@@ -114,7 +114,7 @@ func specOf(crds []crd, kind string) (map[string]any, error) {
 	return nil, fmt.Errorf("config/crd/bases holds no %s", kind)
 }
 
-// writeValuesSchema inserts the specs of our kinds into the template of the store chart's schema.
+// writeValuesSchema inserts the schemas of the kinds' specs into the template of the store chart's schema.
 func writeValuesSchema(root string, crds []crd) error {
 	chart := filepath.Join(root, "charts", "sheaf-store")
 	data, err := os.ReadFile(filepath.Join(chart, "values.schema.frame.json"))
@@ -169,7 +169,8 @@ func writeValuesSchema(root string, crds []crd) error {
 	return os.WriteFile(filepath.Join(chart, "values.schema.json"), text, 0o644)
 }
 
-// relax allows empty values for a store's fields. The chart then omits these fields, and the defaults apply.
+// relax makes the schema accept empty values for a store's fields. The chart omits empty fields, so the defaults
+// apply.
 func relax(store map[string]any) {
 	delete(store, "required")
 	properties, _ := store["properties"].(map[string]any)

@@ -1,5 +1,5 @@
-// Command protodeps writes the .proto files of google.rpc that our contract imports. It generates them from the
-// descriptors in the published Go module, so that code generation needs only the Go module proxy.
+// Command protodeps writes the .proto files of google.rpc that Sheaf's .proto files import. It generates them from
+// the descriptors in the published Go module, so that code generation needs only the Go module proxy.
 //
 // Usage: protodeps DIR
 package main

@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// message is a message of the stream. It lacks the fields that this program does not need.
+// message is one JSON message in the output of govulncheck. It has only the fields that this program needs.
 type message struct {
 	OSV *struct {
 		ID      string `json:"id"`
@@ -40,7 +40,8 @@ func main() {
 	}
 }
 
-// read prints a line for each vulnerability that is called, and returns how many of these are in modules.
+// read prints a line for each vulnerability whose code is called. It returns how many of these vulnerabilities are in
+// required modules, and not in the standard library.
 func read(in io.Reader, out io.Writer) (bad int, err error) {
 	summaries, lines := map[string]string{}, map[string]string{}
 	said := false

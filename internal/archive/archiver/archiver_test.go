@@ -361,7 +361,7 @@ func TestLargeNewsAreUploadedOnce(t *testing.T) {
 	})
 }
 
-// size returns the bytes of all segments and log objects without their headers.
+// size returns the total size of all segments and log objects, without their headers.
 func (s *scene) size() (sum int) {
 	for _, name := range s.memory.names("") {
 		if b, _ := s.memory.get(name); strings.Contains(name, "/seg/") || strings.Contains(name, "/log/") {

@@ -25,7 +25,7 @@ type File struct {
 type Image struct {
 	plan     *plan
 	manifest []byte
-	release  func() // nil after Close
+	release  func() // releases the image; nil after Close
 }
 
 // newImage creates the image for a plan. The founder is the Raft id of the replica that installs the image, which

@@ -35,7 +35,7 @@ func (m *Mutex) TryLock() bool { return m.wanted.CompareAndSwap(0, 1) }
 func (m *Mutex) Unlock() {
 	switch left := m.wanted.Add(-1); {
 	case left > 0:
-		m.waiting().turn <- struct{}{} // never blocks: only the holder of the lock sends
+		m.waiting().turn <- struct{}{} // does not block, because only the holder of the lock sends
 	case left < 0:
 		panic("longlock: Unlock of a Mutex that is not locked")
 	}

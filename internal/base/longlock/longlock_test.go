@@ -22,7 +22,7 @@ func TestOneHolderAtATime(t *testing.T) {
 				}
 				count++
 				if count%16 == 0 {
-					runtime.Gosched() // lets other goroutines start waiting
+					runtime.Gosched() // let other goroutines start waiting
 				}
 				inside.Add(-1)
 				m.Unlock()

@@ -30,8 +30,8 @@ var digitOf = func() (t [256]byte) {
 // VersionBytesMax is the maximum length of a version: 13 digits and the check digit.
 const VersionBytesMax = 14
 
-// checkDigit returns a digit that detects a single wrong digit in 31 of 32 cases. It does not detect forgery, because a
-// version is not secret.
+// checkDigit returns a digit that detects a single wrong digit in 31 of 32 cases. It is not meant to detect forgery,
+// because a version is not secret.
 func checkDigit(index uint64) byte { return digits[index*0x9e3779b97f4a7c15>>59] }
 
 // Version encodes an index as a version, which consists of the index in base 32 without leading zeros and a check

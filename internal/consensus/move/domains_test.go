@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// model is the constant part of the worlds that TestEveryStateLeadsToTheTarget explores.
+// model holds what stays constant in the worlds that TestEveryStateLeadsToTheTarget explores.
 type model struct {
 	targets [][]string
 	domains string // failure domain of each shard, one byte per shard
@@ -262,10 +262,11 @@ func (c *topology) take(t *rapid.T, s *move.State, a move.Action) {
 	s.Conf = conf
 }
 
-// TestNoMembershipOnTheWaySharesADomain moves a group between two sets of shards that are in different domains. No two
-// voters of any membership on the way share a domain, regardless of the order in which copies catch up and of which
-// voter leads, and even if one copy never catches up. A search of all orders shows that such an order exists, so
-// package placement warns about no such move.
+// TestNoMembershipOnTheWaySharesADomain moves a group from one set of shards to another. In each set, all shards are
+// in different domains. In every membership during the move, all voters must be in different domains. This must hold
+// regardless of the order in which copies catch up and of which voter leads, and even if one copy never catches up. A
+// search of all orders shows that a suitable order always exists, so package placement need not warn about such
+// moves.
 func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, true)
@@ -284,8 +285,8 @@ func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	})
 }
 
-// If the group or its target shares domains, no membership during the move shares more domains than the worse of the
-// two.
+// If shards of the group or of its target share domains, no membership during the move has more voters in shared
+// domains than the worse of the two.
 func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, false)

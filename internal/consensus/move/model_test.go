@@ -30,7 +30,7 @@ const (
 	voter
 )
 
-// world is one state of the model. Comparable.
+// world is one state of the model. Worlds can be compared with ==.
 type world struct {
 	conf, etcd [slots]byte
 	caught     [slots]bool // whether the replica is a learner that has caught up
@@ -58,7 +58,7 @@ func (w *world) well(slot int) bool {
 	return w.up(slot) && (w.conf[slot] == voter || w.conf[slot] == learner && w.caught[slot])
 }
 
-// voters returns the number of all voters, and the number of voters that are well.
+// voters returns the number of all voters, and the number of healthy ones.
 func (w *world) voters() (all, well int) {
 	for slot, role := range w.conf {
 		if role == voter {
@@ -71,7 +71,7 @@ func (w *world) voters() (all, well int) {
 	return all, well
 }
 
-// leads reports whether a majority that includes the leader is well.
+// leads reports whether the leader and a majority of the voters are healthy.
 func (w *world) leads() bool {
 	all, well := w.voters()
 	return well >= all/2+1 && w.conf[w.leader] == voter && w.well(int(w.leader))

@@ -148,7 +148,7 @@ type decider struct {
 	State
 	voters, learners []uint64 // the members of the configuration
 	where            map[uint64]placement.Member
-	holder           map[string]uint64 // wanted shard -> the voter on it
+	holder           map[string]uint64 // maps each wanted shard to the voter on it
 	waiting          string            // the latest reason for waiting
 }
 

@@ -38,7 +38,7 @@ func learnerOn(s *move.State, p move.Progress) {
 	s.Progress[7] = p
 }
 
-// unknown makes etcd lose the shard of member 5, which is silent.
+// unknown simulates that etcd no longer knows the shard of member 5. The member is silent.
 func unknown(s *move.State) {
 	s.Members[2].Shard, s.Members[2].VolumeUUID = "", uuid.Nil
 	s.Progress[5] = move.Progress{}

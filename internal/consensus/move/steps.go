@@ -68,7 +68,7 @@ func (d *decider) planned(m placement.Member) bool {
 	first := slices.IndexFunc(d.Members, func(other placement.Member) bool {
 		return other.Shard == m.Shard && other.Role == placement.Learner && !d.inConf(other.RaftID) && !d.gone(other.RaftID)
 	})
-	return d.Members[first].RaftID == m.RaftID // at most one planned learner for each shard
+	return d.Members[first].RaftID == m.RaftID // if several learners are planned for one shard, only the first one counts
 }
 
 func (d *decider) inConf(id uint64) bool {

@@ -76,7 +76,7 @@ func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
 	}
 }
 
-// A later version may add fields, and an attacker may send anything.
+// These messages are not plain chunks: a later version may add fields, and an attacker may send anything.
 func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 	in := receiveChunks(chunkOfGroup, &peerv1.FetchGroupResponse{})
 	chunk := &peerv1.FileChunk{Name: "seg", Data: []byte("data"), DataCrc32C: 3}

@@ -25,7 +25,7 @@ import (
 
 // store is a Source in memory.
 type store struct {
-	told  int64 // bytes of all files, according to the description
+	told  int64 // the number of bytes that the description claims for all files
 	mu    sync.Mutex
 	files map[string][]byte
 	blob  []byte
@@ -77,7 +77,7 @@ func (e memExport) Open(name string, offset int64) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(data[offset:])), nil
 }
 
-// Entries serves the indexes up to 100, except every third one, and returns them in pieces.
+// Entries serves the indexes up to 100, except every third one. It returns them a few at a time.
 func (s *store) Entries(_ context.Context, group uuid.UUID, first, last uint64, _ int) (out Entries, err error) {
 	if group != testGroup {
 		return out, ErrNotHere
@@ -109,7 +109,7 @@ func random(n int) []byte {
 
 // sink collects files. It does not request files that it already has.
 type sink struct {
-	from     *store // the store whose files the sink requests; large files come after all small ones
+	from     *store // the store from which the sink fetches; the sink requests large files after all small ones
 	files    map[string]*bytes.Buffer
 	whole    map[string]bool
 	got      Description

@@ -49,7 +49,7 @@ type node struct {
 
 	mu      sync.Mutex
 	came    []*raftpb.Message
-	local   []*raftpb.Message // messages that this process itself created
+	local   []*raftpb.Message // reports of lost messages, which this process itself created
 	alive   map[string]bool
 	downs   int
 	changed chan struct{} // closed at each change
@@ -62,7 +62,7 @@ func (n *network) start(name string, change func(*Options)) *node {
 	d := &node{name: name, alive: map[string]bool{}, changed: make(chan struct{})}
 	opts := Options{Shard: name, Store: n.store, Address: n.address, Deliver: d.deliver, Alive: d.setAlive,
 		pingEvery: 20 * time.Millisecond,
-		stallMax:  time.Hour} // longer than any pause of a slow machine
+		stallMax:  time.Hour} // longer than any pause on a slow machine
 	if change != nil {
 		change(&opts)
 	}

@@ -123,7 +123,7 @@ type Hub struct {
 	count  Counters
 	sender Sender    // serves the fetches of peers
 	number uint64    // random number of this process
-	zero   time.Time // zero point of clock
+	zero   time.Time // time at which the hub was created, from which clock counts
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -275,7 +275,8 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 	}
 }
 
-// lost reports to the group that a message was not sent. It uses another goroutine, because the sender holds locks.
+// lost reports to the group that a message was not sent. It does so in another goroutine, because the sender may hold
+// locks that the report needs.
 func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
 	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: new(m.GetTo()), To: new(m.GetFrom())}
 	if m.GetType() == raftpb.MsgSnap {
@@ -333,7 +334,8 @@ func (h *Hub) deliverReports() {
 	}
 }
 
-// looks holds the Hub.clock times at which the monitor last ran.
+// looks records when the monitor last ran, and when this process last resumed after a suspension. Both are times of
+// Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
 // look records that the monitor is running now. It returns the time at which this process last resumed after it had

@@ -74,7 +74,7 @@ func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 }
 
 // TestAPeerThatBeganAnewWasSilent checks that a restarted peer is first reported as silent, no matter how fast it
-// restarts, because agreements with the old process do not bind the new one.
+// restarts. Agreements with the old process do not bind the new one.
 func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	n := newNetwork(t)
 	a, b := connect(t, n, func(o *Options) { o.silenceMax = time.Hour })
@@ -194,7 +194,8 @@ func TestStrayMessagesAreCounted(t *testing.T) {
 	eventually(t, "it is counted", func() bool { return b.Counters().DroppedStray.Load() == 1 })
 }
 
-// A process must not accept, from other shards, messages that only it may send to its own Raft node.
+// A process must not accept local messages from other shards. These are messages that only the process itself may
+// send to its own Raft node.
 func TestLocalMessagesAreNotTaken(t *testing.T) {
 	a, b := connect(t, newNetwork(t), nil)
 	for _, kind := range []raftpb.MessageType{raftpb.MsgHup, raftpb.MsgBeat, raftpb.MsgProp, raftpb.MsgUnreachable,
@@ -225,7 +226,7 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	if err := b.admit(t.Context(), nil); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no header: %v", err)
 	}
-	// Another shard may take the address of a shard that is gone.
+	// When a shard is gone, another shard may get its address.
 	address, _ := n.address("b")
 	n.move("c", address)
 	a.SetPeers([]string{"c"})

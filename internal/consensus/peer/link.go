@@ -135,7 +135,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 				MaxDelay: redialPauses.Most},
 			MinConnectTimeout: dialMax,
 		}),
-		experimental.WithBufferPool(message.Pool), // a pool that does not clear its memory
+		experimental.WithBufferPool(message.Pool), // this pool does not clear its buffers, which saves time
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithNoProxy(), grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-shard"),
 	}

@@ -26,7 +26,7 @@ type Sender struct {
 	Source Source // if nil, nothing can be fetched
 	// ExportsMax is the number of groups that are sent at the same time, not counting small ones.
 	ExportsMax int
-	Limiter    *rate.Limiter // limits the rate of Group; no limit if nil
+	Limiter    *rate.Limiter // limits the byte rate of Group; nil means no limit
 	Logger     *slog.Logger
 
 	Count FetchCounters
@@ -47,7 +47,8 @@ func NewLimiter(bytesPerSecond int64) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(bytesPerSecond), chunkBytesMax)
 }
 
-// GroupStream is a call that fetches a group, after its first message. Chunks are sent as field 2 of a message.
+// GroupStream is a call that fetches a group, after the call's first message was received. A chunk is sent as field 2
+// of a message.
 type GroupStream struct {
 	grpc.ServerStream
 	// Describe sends a part of the description.
@@ -159,8 +160,8 @@ func describe(stream GroupStream, d Description) error {
 	}
 }
 
-// chunks sends the rest of a file in messages in which the given field holds a chunk. The argument first is the first
-// chunk, still without data. The last chunk may be empty. The argument limiter may be nil.
+// chunks sends the rest of a file, one chunk per message. The argument field is the number of the message's field for
+// the chunk, and first is the first chunk, still without data. The last chunk may be empty. The limiter may be nil.
 func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field protowire.Number,
 	first *peerv1.FileChunk, file io.Reader, limiter *rate.Limiter) error {
 	for chunk := first; ; {
@@ -190,8 +191,8 @@ func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field pro
 	}
 }
 
-// Blob sends a blob, starting at an offset, as chunks in field 1 of its messages. The argument ref is the reference to
-// the blob. Its errors are gRPC statuses.
+// Blob sends a blob, starting at an offset. Each chunk is field 1 of a message. The argument ref is the reference to
+// the blob. Errors are gRPC statuses.
 func (s *Sender) Blob(ctx context.Context, group uuid.UUID, ref []byte, offset int64, stream grpc.ServerStream) error {
 	source, err := s.source(group)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
-// admit refuses a call that is meant for another store or shard, or that does not come from the shard that it names.
+// admit refuses a call if it is meant for another store or shard, or if the caller is not the shard that the call
+// names as its sender.
 func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
 	if h.opts.SpeaksFor != nil && !h.opts.SpeaksFor(ctx, header.GetFromShard()) {
 		return status.Errorf(codes.PermissionDenied,

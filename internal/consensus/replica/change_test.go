@@ -34,7 +34,7 @@ func change(changes ...*raftpb.ConfChangeSingle) *raftpb.ConfChangeV2 {
 	return &raftpb.ConfChangeV2{Changes: changes}
 }
 
-// until polls in the virtual time of the bubble, which does not pass while any goroutine runs.
+// until polls a condition in virtual time, which advances only while all goroutines of the bubble are blocked.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 60_000 {
@@ -218,7 +218,7 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 		n.isolate(away, true)
 		c := leader.state.lock()
 		ok(t, c.node.raft.ProposeConfChange(change(add(4), remove(away))))
-		c.node.raft.TransferLeader(away) // the member never receives the request
+		c.node.raft.TransferLeader(away) // the member never receives the request to campaign
 		c.observe()
 		c.unlock()
 		leader.seat.Schedule()

@@ -60,7 +60,8 @@ func (c *core) forgetSilentLeader() {
 	}
 }
 
-// lostTicksMax is how many ticks a round may take to answer the writes that were lost with the leadership.
+// lostTicksMax is the number of ticks that a round may take, after the leadership was lost, to answer the writes that
+// were lost with it.
 const lostTicksMax = 2
 
 // tickLost releases callers that wait for a round which does not finish after the leadership was lost. Their writes

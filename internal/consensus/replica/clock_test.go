@@ -28,7 +28,7 @@ func TestTheClockLooksAtNoReplicaThatRests(t *testing.T) {
 		}
 		n.stop(first)
 		n.down(first)
-		_, leader = n.lead() // the running clocks of the other members start an election
+		_, leader = n.lead() // the other members' clocks run again and start an election
 		leader.must(t, put(1, "b"))
 		until(t, "the marks are written, and the clock stops again", func() bool { return all() == 0 })
 	})

@@ -24,7 +24,8 @@ type confirmation struct {
 // change.
 func (c confirmation) pending() bool { return c.due || c.asked }
 
-// stored looks in a Ready's entries for the confirmation, which was the last proposal.
+// stored looks for the confirmation in a Ready's entries, and records its index. The confirmation was proposed last,
+// so it is the last entry.
 func (c *confirmation) stored(entries []*raftpb.Entry) {
 	if c.asked && c.index == 0 {
 		c.index = entries[len(entries)-1].GetIndex()

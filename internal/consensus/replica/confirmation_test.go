@@ -33,9 +33,9 @@ func hasConfirmation(m *raftpb.Message) bool {
 	})
 }
 
-// A replaced member will not come back, and the leader dies as soon as ChangeMembers has returned. The two remaining
-// members are a majority of the new members. A member that still used the old membership would find no majority.
-// Messages that only announce the commit are lost.
+// One member was replaced and will not come back, and the leader dies as soon as ChangeMembers has returned. The two
+// remaining members are a majority of the new membership. If one of them still used the old membership, it would not
+// find a majority. Messages that only announce the commit are lost, so both must have learned of it in another way.
 func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

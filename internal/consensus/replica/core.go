@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// guarded is a core that can be reached only through its mutex, so code that has a *core holds the mutex. The
+// guarded gives access to a core only while the core's mutex is locked, so code that has a *core holds the mutex. The
 // comments of a core's functions, and of those of its parts, do not repeat this.
 type guarded struct{ core core }
 
@@ -287,7 +287,7 @@ func (c *core) refuse() <-chan struct{} {
 	return c.drained
 }
 
-// checkDrained must be called after a write was answered.
+// checkDrained closes drained if all writes have been answered. It must be called after every answer.
 func (c *core) checkDrained() {
 	if c.drained == nil || !c.writes.IsEmpty() {
 		return

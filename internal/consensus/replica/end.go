@@ -30,8 +30,8 @@ func (r *Replica) End(ctx context.Context, blank func() error) error {
 	if err != nil {
 		return err
 	}
-	// A change is committed even if the group has already ended, because the committed entry proves that this replica
-	// still leads, and that no other leader has resumed the group since.
+	// Propose the change even if the group has already ended. The committed entry proves that this replica still leads,
+	// and that no other leader has resumed the group since.
 	err = r.changeMembers(ctx, term, &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{
 		{Type: raftpb.ConfChangeAddLearnerNode.Enum(), NodeId: new(format.EndedID)},
 	}})

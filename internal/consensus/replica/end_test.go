@@ -118,7 +118,7 @@ func TestAnEndedGroupTakesNoWrites(t *testing.T) {
 	})
 }
 
-// End checks for writes that were accepted while the outcome of an earlier End was unknown.
+// End must notice writes that were accepted while the outcome of an earlier End was unknown.
 func TestAGroupThatMayBeEndedIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, vfstest.NewMem(), "/v")
