@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// secretEvery is the interval at which the files of filesOf are updated from their Secret, as a kubelet would do.
+// secretEvery is the interval at which filesOf updates its files from their Secret, as a kubelet would do.
 const secretEvery = 5 * time.Second
 
 // adminFiles returns the certificate files of a store's administrator (see filesOf).

@@ -456,7 +456,8 @@ func (s *space) getAll(n int) {
 	}
 }
 
-// begin waits until the store q is Ready, starts the pod of client, and stores records 1 to n.
+// begin waits until the store q is Ready, starts the pod with the command line (see client), and stores records 1 to
+// n.
 func (s *space) begin(timeout time.Duration, n int) {
 	GinkgoHelper()
 	s.awaitStore("q", timeout)

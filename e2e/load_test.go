@@ -23,7 +23,7 @@ import (
 // the Go client, as a program in the cluster would. This machine must be able to reach Services by their addresses.
 const (
 	loadCallers = 8
-	loadRecords = 64                     // for each caller
+	loadRecords = 64                     // number of records of each caller
 	loadEvery   = 100 * time.Millisecond // interval at which a caller puts and gets one record
 	loadFirst   = 1_000_000              // ID of the first record
 	slowCall    = 500 * time.Millisecond // slower calls are recorded

@@ -18,7 +18,7 @@ type traffic struct {
 	mutex  sync.Mutex
 	calls  int           // guarded by mutex
 	failed []string      // guarded by mutex
-	slow   time.Duration // guarded by mutex: duration of the slowest call
+	slow   time.Duration // duration of the slowest call; guarded by mutex
 }
 
 // startTraffic puts and gets records in the store q until it is stopped, with ids from 1000 on. The arguments are

@@ -141,7 +141,7 @@ func (s *space) awaitHeld(before map[string]pod, but []string) string {
 type restarts struct {
 	mutex   sync.Mutex
 	order   []string // shards whose pod was deleted, in order; guarded by mutex
-	down    []string // guarded by mutex: moments at which more than one shard had no pod or a terminating one
+	down    []string // moments at which more than one shard had no pod, or only a terminating one; guarded by mutex
 	failure error    // guarded by mutex
 }
 

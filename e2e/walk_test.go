@@ -112,7 +112,7 @@ func (w *walk) patch(what, patch string) {
 	kubectl("patch", kind, name, "-n", w.name, "--type=merge", "-p", patch)
 }
 
-// jsonpath returns the value of the field at path in the object what.
+// jsonpath returns the value of the field at the given path in an object.
 func (w *walk) jsonpath(what, path string) string {
 	GinkgoHelper()
 	kind, name, _ := strings.Cut(what, "/")

@@ -552,7 +552,7 @@ func TestAPausedArchiverNotesNoHole(t *testing.T) {
 type pausing struct {
 	Source
 	blocked         chan struct{}
-	position, floor uint64 // of the first part of the new entries
+	position, floor uint64 // position and floor when new entries were first returned
 }
 
 func (p *pausing) Round(ctx context.Context, positions map[uuid.UUID]uint64) iter.Seq2[News, error] {

@@ -36,7 +36,7 @@ type group struct {
 	// know up to which time the group is archived.
 	readNoted time.Time
 
-	// No log object records the following fields yet. The group is complete up to the index next.
+	// No log object records the following fields yet.
 	next         uint64              // the group is complete up to this index
 	news         *pieces.Builder     // nil: none
 	newHoles     []object.Hole       // holes that no log object records yet

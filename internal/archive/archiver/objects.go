@@ -225,7 +225,8 @@ func (o *objects) header(ctx context.Context, name string, kind object.Kind, to 
 	return e, err
 }
 
-// list calls each for every object whose name begins with prefix and is greater than after, until each returns false.
+// list passes the name of every object that begins with prefix and is greater than after to the function each, until
+// each returns false.
 func (o *objects) list(ctx context.Context, prefix, after string, each func(name string) bool) error {
 	return o.again(ctx, ReasonRead, "list "+prefix, func() error {
 		for info, err := range o.bucket.List(ctx, prefix, after) {

@@ -86,7 +86,7 @@ func (a *Archiver) take(ctx context.Context, news *News) error {
 	return nil
 }
 
-// takeEntries adds those entries of a News that are not archived yet. It returns a sourceError if the news are
+// takeEntries adds those entries of a News that are not archived yet. It returns a sourceError if the entries are
 // invalid, or if a blob is not available. The entries that it added before the error remain.
 func (a *Archiver) takeEntries(ctx context.Context, g *group, news *News) error {
 	if news.Through > format.NumberMax || news.Floor > format.NumberMax {

@@ -260,7 +260,7 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 	}
 }
 
-// names returns the names of the objects that contain the given text.
+// names returns those names of objects that contain the given text.
 func names(b *archivetest.Memory, part string) (found []string) {
 	for _, name := range b.Names() {
 		if strings.Contains(name, part) {

@@ -323,7 +323,7 @@ func TestABaseIsNotRewrittenForLittle(t *testing.T) {
 	}
 }
 
-// A point cannot be created for a time as of which some group cannot be read.
+// A point cannot be created if some group cannot be read as of the point's time.
 func TestAPointIsReadable(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)

@@ -29,8 +29,8 @@ type logObject struct {
 	envelope uint32 // CRC of the object's envelope
 }
 
-// listLogs lists the log objects. Because a listing may be out of date, it looks for each missing object that others
-// follow by the object's name.
+// listLogs lists the log objects. A listing may be out of date. If a number is missing between two listed objects,
+// listLogs therefore looks for the object by its name.
 func (f *folder) listLogs(ctx context.Context) (*logs, error) {
 	l := &logs{bytes: map[uint64]int64{}, loaded: map[uint64]*logObject{}}
 	for info, err := range f.bucket.List(ctx, object.LogPrefix, "") {
@@ -65,8 +65,8 @@ func (l *logs) has(number uint64) bool {
 	return ok
 }
 
-// gap returns the first missing number that is at least from and that existing objects follow. It returns 0 if there
-// is none.
+// gap returns the first missing number, starting at from, if later log objects exist. It returns 0 if no number is
+// missing.
 func (l *logs) gap(from uint64) uint64 {
 	for number := from; number <= l.last; number++ {
 		if !l.has(number) {

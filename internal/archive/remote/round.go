@@ -147,8 +147,8 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 type round struct {
 	source *Source
 	yield  func(archiver.News, error) bool
-	pieces map[uuid.UUID]*piece // for each group that has news, the shard that sends them
-	why    map[uuid.UUID]news   // groups that a shard has left out and for which no other shard has sent news
+	pieces map[uuid.UUID]*piece // for each group with updates, the shard that sends them
+	why    map[uuid.UUID]news   // groups that a shard has left out and for which no other shard has sent updates
 }
 
 // news is a News, together with the error with which it is yielded.
@@ -157,8 +157,8 @@ type news struct {
 	err error
 }
 
-// piece records which shard sends the news of a group in this round. Only one shard may do so. If the leader changes
-// during the round, two shards may send news of the group at the same time.
+// piece records which shard sends the updates of a group in this round. Only one shard may do so. If the leader
+// changes during the round, two shards may send updates of the group at the same time.
 type piece struct {
 	from  *shard
 	ended bool
@@ -186,7 +186,7 @@ func (r *round) take(one *answer) bool {
 		r.why[id] = news{out, err}
 		return true
 	case p != nil && (p.from != one.from || p.ended):
-		return true // another shard sends this group's news in this round, or the shard has finished them
+		return true // another shard sends this group's updates in this round, or the shard has already sent the last one
 	}
 	delete(r.why, id)
 	if p == nil {
@@ -208,8 +208,8 @@ func (r *round) take(one *answer) bool {
 	return r.yield(out, nil)
 }
 
-// lost yields the error of a shard whose response ended early, for each group with incomplete news and for the shard
-// as a whole.
+// lost yields the error of a shard whose response ended early, for each group whose updates are incomplete and for
+// the shard as a whole.
 func (r *round) lost(from *shard, err error) bool {
 	err = fmt.Errorf("shard %s: %w", from.address, err)
 	for id, p := range r.pieces {

@@ -38,7 +38,7 @@ const (
 	messageBytesMax = 8 << 20
 	// silenceMax is how long a shard may take to send its next message.
 	silenceMax = time.Minute
-	// quietRounds is the number of rounds without news of a group. After that, the shards are asked whether the group
+	// quietRounds is the number of rounds without updates of a group. After that, the shards are asked whether the group
 	// has been deleted.
 	quietRounds = 3
 	// positionsPerMessage is the maximum number of positions in a request.
@@ -60,8 +60,8 @@ var _ archiver.Source = (*Source)(nil)
 // heard holds what shards have reported about a group.
 type heard struct {
 	name  string
-	shard string // address of the shard that last sent news; empty if none has
-	quiet int    // number of rounds since the last news
+	shard string // address of the shard that last sent an update; empty if none has
+	quiet int    // number of rounds since the last update
 }
 
 // shard is a connection to one shard of the store.
@@ -146,7 +146,7 @@ func (s *Source) connect(addresses []string) (all []*shard, err error) {
 	return all, errors.Join(errs...)
 }
 
-// candidates returns the shards that may have a group's files. The shard that last sent news of the group comes
+// candidates returns the shards that may have a group's files. The shard that last sent an update of the group comes
 // first.
 func (s *Source) candidates(ctx context.Context, group uuid.UUID) ([]*shard, error) {
 	addresses, err := s.opts.Shards(ctx)
@@ -199,7 +199,7 @@ func (s *Source) requests(positions map[uuid.UUID]uint64) (all []*archivev1.Foll
 	return append(all, next)
 }
 
-// hear records that a shard has sent news of a group.
+// hear records that a shard has sent an update of a group.
 func (s *Source) hear(group uuid.UUID, name, address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

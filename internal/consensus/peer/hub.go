@@ -51,7 +51,7 @@ type Options struct {
 	SpeaksFor func(ctx context.Context, shard string) bool
 	// Dial opens the connection to an address, below TLS. If it is nil, connections use TCP.
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
-	Logger *slog.Logger // messages are discarded if nil
+	Logger *slog.Logger // if nil, log messages are discarded
 
 	// FetchBytesPerSecond limits the rate at which all FetchGroup calls together send. 0 means no limit.
 	FetchBytesPerSecond int64

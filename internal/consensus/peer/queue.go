@@ -11,7 +11,7 @@ import (
 
 // These are limits on the messages of a queue. The limit on their bytes is in Options.
 const (
-	queuedMax       = 1 << 16 // messages of each kind
+	queuedMax       = 1 << 16 // maximum number of queued messages of each kind
 	messageOverhead = 64      // bytes of memory that a message takes in addition to its encoded size
 )
 
