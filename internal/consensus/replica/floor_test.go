@@ -12,11 +12,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// A round applies an entry and waits for a sync. Meanwhile the entry is compacted away, so that the log begins after
-// the last index that Raft knows to be applied, and the leader fails. If the replica did not check for this, Raft would
-// panic when a member campaigned at that moment.
+// This test makes a round apply an entry and pauses the round before its sync. Meanwhile the entry is compacted away,
+// so that the log begins after the last index that Raft knows to be applied, and the leader fails. A replica that
+// campaigned in this state would make Raft panic.
 func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
-	for range 100 { // repeated, because sometimes a round applies the entry without a sync
+	for range 100 { // one attempt may not be enough, because sometimes a round applies the entry without a sync
 		met := false
 		synctest.Test(t, func(t *testing.T) { met = campaignsInARound(t) })
 		if met {
@@ -57,7 +57,7 @@ func campaignsInARound(t *testing.T) bool {
 		return last == newest
 	})
 	if one.log.AppliedIndex() == newest {
-		return false // this member learned too early that the entry is committed
+		return false // too early: this member already knows that the entry is committed
 	}
 	ok(t, one.log.Seal())
 	n.lose(nil)

@@ -86,7 +86,7 @@ func (m *machine) logOptions(name string) group.Options {
 	}
 }
 
-// open starts the replica of a group; change may be nil.
+// open starts the replica of a group. The function change, which may be nil, changes the replica's options.
 func (m *machine) open(name string, change func(*group.Options, *Options)) *member {
 	m.t.Helper()
 	logOptions := m.logOptions(name)
@@ -167,7 +167,7 @@ func (one *member) do(t testing.TB, w write) (Result, error) {
 	return one.Propose(w).Wait(timeout(t))
 }
 
-// must does what the function do does, for a write that must succeed.
+// must proposes a write, waits for its result, and fails the test if the write fails.
 func (one *member) must(t testing.TB, w write) Result {
 	t.Helper()
 	result, err := one.do(t, w)

@@ -19,7 +19,7 @@ func leasing(t *testing.T) *network {
 	return n
 }
 
-// questions counts the messages sent for one read.
+// questions returns the number of messages that the leader sends to answer one read.
 func (n *network) questions(t *testing.T, leader *member) int {
 	t.Helper()
 	sent := func() int {
@@ -70,7 +70,7 @@ func TestHandingOverEndsTheLeaseForTheTerm(t *testing.T) {
 		id, leader := n.lead()
 		n.questions(t, leader)
 		to, _ := n.follower(id)
-		n.isolate(to, true) // the MsgTimeoutNow does not reach its receiver yet
+		n.isolate(to, true) // the transfer fails, because its MsgTimeoutNow does not reach the receiver yet
 		if err := leader.TransferLeader(timeout(t), to); !errors.Is(err, ErrNotTransferred) {
 			t.Fatal(err)
 		}
@@ -119,9 +119,9 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 	})
 }
 
-// The leader's shard was silent for an election timeout. One member learns of this late, after it has responded to the
-// leader again. Another member learns of it in time, receives nothing from the leader, and would vote for the first
-// member.
+// In this test, the leader's shard was silent for an election timeout. One member learns of this late, after it has
+// responded to the leader again, so it must not campaign yet. Another member learns of it in time. It receives nothing
+// from the leader, and would vote for the first member.
 func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := leasing(t)
@@ -131,7 +131,7 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		if c < b {
 			b, c = c, b // the member with the lower id campaigns first
 		}
-		time.Sleep(time.Second) // until all members know that the write is committed
+		time.Sleep(time.Second) // long enough for all members to learn that the write is committed
 		n.isolate(c, true)
 		time.Sleep(silenceMin)
 		n.members[c].PeerDown(id)
@@ -152,7 +152,8 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		}
 		begin := time.Now()
 		n.leader(t, id)
-		// Two members may campaign at the same moment, and then take turns.
+		// If two members campaign at the same moment, the vote may be split. They then campaign in turn, which takes a
+		// little longer.
 		if took, want := time.Since(begin), electionTimeout+2*earlyTicks*rounds.Tick; took > want {
 			t.Errorf("the election took %v behind the lease, want at most %v", took, want)
 		}

@@ -33,15 +33,15 @@ type members struct {
 
 	change       *memberChange // the change in progress, or nil if there is none
 	confirmation confirmation  // the confirmation of the last change
-	leave        bool          // a joint membership must be left
-	jointTicks   int           // number of ticks for which a joint membership could be left and nothing was in progress
-	offerTicks   int           // number of ticks for which a member has needed a snapshot
+	leave        bool          // whether this replica has to leave a joint membership
+	jointTicks   int           // ticks without a change during which a joint membership could have been left
+	offerTicks   int           // number of ticks for which some member has needed a snapshot
 }
 
 // memberChange is a membership change in progress.
 type memberChange struct {
 	data     []byte // as proposed
-	term     uint64 // the only term in which the change may be proposed, or anyTerm
+	term     uint64 // the change may be proposed only in this term; anyTerm allows every term
 	proposed bool   // the change was passed to Raft
 	index    uint64 // index of the change's entry, or 0 if not known yet
 	done     chan struct{}
@@ -72,10 +72,11 @@ func (m *members) isChanging() bool {
 	return m.change != nil || m.isJoint() || m.confirmation.pending()
 }
 
-// check refuses a change that Raft could not apply, because each member would notice that only when it applies the
-// change, which is too late. It also refuses a change that takes this replica's own vote. Once a replica has applied
-// the loss of its vote, it no longer leads. The other members may not know yet that the change is committed, and could
-// still need this replica's vote, but it does not vote for a member that lacks its last entries.
+// check refuses a change that Raft could not apply. Without this check, each member would notice only when it applies
+// the change, which is too late. check also refuses a change that takes the vote away from this replica itself. Once a
+// replica has applied such a change, it no longer leads. The other members may not know yet that the change is
+// committed, and may still need this replica's vote to elect a leader. But this replica does not vote for a member
+// that lacks its last entries.
 func (m *members) check(change *raftpb.ConfChangeV2) error {
 	c := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0)}
 	config, progress, err := confchange.Restore(c, m.conf)
@@ -129,7 +130,7 @@ func (m *members) submitLeave() {
 }
 
 // stored looks for the membership change among the entries that Raft has created from the proposals. If the change is
-// missing, Raft has logged an empty entry instead.
+// not among them, Raft has logged an empty entry in its place.
 func (m *members) stored(entries []*raftpb.Entry) {
 	if c := m.change; c != nil && c.proposed && c.index == 0 {
 		at := slices.IndexFunc(entries, func(e *raftpb.Entry) bool {

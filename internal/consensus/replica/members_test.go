@@ -211,7 +211,8 @@ func (n *network) isolateAndWrite(t *testing.T, w write) (uint64, *member, *Pend
 }
 
 // A deposed leader, for example one whose process was suspended, declines a write before it learns of the new leader.
-// The new leader answers the old leader's question, and must not confirm the old leader's state.
+// It then asks a majority whether it still leads. The new leader answers that question too, and the old leader must
+// not take this answer as a confirmation that its own data are the newest.
 func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -304,7 +305,8 @@ func testThreeVoters(t *testing.T) {
 	if _, err := n.write(t, 0, put(1, "x").ifAbsent()); !errors.Is(err, ErrExists) {
 		t.Fatalf("if absent: %v", err)
 	}
-	for refused, ctx := false, timeout(t); !refused; ok(t, ctx.Err()) { // repeated if the follower has become the leader
+	// If the follower has become the leader, the test tries again.
+	for refused, ctx := false, timeout(t); !refused; ok(t, ctx.Err()) {
 		first, _ := n.leader(t, 0)
 		follower := n.members[first%3+1]
 		n.wantData(t, follower, 49, "49") // the barrier asks the leader

@@ -22,9 +22,9 @@ func (s silent) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// The first leader writes an entry that no other member receives. The second leader writes its own entry with the same
-// index, in a newer term. Then the first one leads again, and its entry from the older term overwrites the one from the
-// newer term. The second leader must not mistake this for damage to its log.
+// The first leader writes an entry that reaches no other member. The second leader writes its own entry at the same
+// index, in a newer term. Then the first member leads again, and its entry from the older term replaces the entry from
+// the newer term. The second leader must not mistake this for damage to its log.
 func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -12,7 +12,7 @@ func TestPhasesFollowEachOther(t *testing.T) {
 		{sentEarly, visibleEarly}:    true,
 		{visibleEarly, appliedEarly}: true,
 		{appliedEarly, appended}:     true,
-		{appliedEarly, synced}:       true, // if there is nothing to write
+		{appliedEarly, synced}:       true, // allowed if there is nothing to write
 		{appended, synced}:           true,
 		{synced, sentLate}:           true,
 		{sentLate, visible}:          true,

@@ -10,13 +10,14 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// quiet lets a group rest when every member has all entries. The leader announces the rest once, in a heartbeat with
-// a mark. From then on no clock of the group runs, and no message is sent. Any other message, a write, a read or a
-// change wakes a member. While the group rests, the liveness of the members' shards replaces heartbeats (silence): if
-// the leader's shard falls silent, the members wake up and elect another leader. quiet belongs to a core.
+// quiet lets a group rest when every member has all entries. The leader announces the rest once, with a heartbeat that
+// carries a mark (quietMark). From then on, the members stop their clocks and send no messages. A member wakes up when
+// it receives any other message, a write, a read or a membership change. While the group rests, the liveness of the
+// members' shards replaces heartbeats (silence): if the leader's shard falls silent, the members wake up and elect
+// another leader. quiet belongs to a core.
 //
-// Safety does not depend on the rest: a resting member answers every message in the same way as one that is awake,
-// and a resting leader asks the majority before it answers a read. A defect in this type can only cost time.
+// Safety does not depend on the rest: a resting member answers every message in the same way as one that is awake, and
+// a resting leader asks the majority before it answers a read. A defect in this type can only cost time.
 type quiet struct {
 	node    *node
 	members *members
@@ -26,7 +27,7 @@ type quiet struct {
 	allowed bool // Options.Quiet
 
 	idleTicks int // ticks without work
-	callTicks int // ticks since this member, while it could not campaign, last called for a leader
+	callTicks int // ticks since this member last asked for a leader, which it does while it cannot campaign
 }
 
 // restTicks is how many ticks a group must be without work before it rests.

@@ -187,7 +187,8 @@ func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 	}
 }
 
-// A leader that is killed and restarted within the election timeout is silent for too short a time to be noticed.
+// A leader that is killed and restarted within the election timeout is silent for such a short time that no member
+// notices it.
 func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, first, _ := newRestingNetwork(t)

@@ -36,7 +36,7 @@ type reads struct {
 type reader struct {
 	done chan error // receives the result of a barrier
 
-	declined *Pending // a write that was declined because of the committed version current; done is nil if declined is set
+	declined *Pending // a write that was declined because of the version at index current; if it is set, done is nil
 	current  uint64
 }
 

@@ -46,14 +46,14 @@ type Options struct {
 	Log       *group.Log
 	Committer *Committer
 	RaftID    uint64
-	// Window determines how long request ids are remembered, counted in writes that have one. The zero value means
-	// format.DefaultRequestWindow. The log keeps enough to restore a window of that size.
+	// Window determines how long request ids are remembered. It counts only writes that have a request id. The zero value
+	// means format.DefaultRequestWindow. The log keeps enough entries to restore a window of that size.
 	Window format.RequestWindow
 	// InFlightBytesMax limits the bytes that are proposed and not yet applied. Above this limit, writes are refused
 	// with ErrOverloaded. A single write is always admitted. 0 means 64 MiB.
 	InFlightBytesMax int64
-	Now              func() time.Time // time.Now if nil
-	Logger           *slog.Logger     // messages are discarded if nil
+	Now              func() time.Time // if nil, time.Now
+	Logger           *slog.Logger     // if nil, messages are discarded
 	// Admit is called before each write with the number of bytes that the write will store, and returns an error if there
 	// is too little disk space or memory. If it is nil, every write is admitted. delete is true for a delete. Admit is
 	// called with the replica locked, so it must not call the replica.
@@ -63,9 +63,9 @@ type Options struct {
 	// Transport carries messages to the other members. It is nil if there are none.
 	Transport Transport
 	// OnSnapshot is called when the leader no longer has the entries that this replica needs. The argument from is the
-	// Raft id of that leader. The replica must then be stopped and reinstalled in a state whose last entry is at index
-	// or later, and a MsgSnapStatus must be sent to the replica's leader. The call is repeated until then. OnSnapshot
-	// must not block.
+	// Raft id of that leader. The caller must then stop the replica, install a state that includes the entry at index,
+	// and send a MsgSnapStatus to the leader. OnSnapshot is called repeatedly until this has happened. OnSnapshot must
+	// not block.
 	OnSnapshot func(index, term, from uint64)
 	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
 	// nil. Each call runs in a separate goroutine, and two calls may fetch the same blob concurrently. ctx is cancelled
@@ -115,8 +115,8 @@ type store interface {
 // A write takes this path: Propose -> writes.Queue -> (the committer's round) -> Raft's log and the group's log ->
 // synced -> applied.
 type Replica struct {
-	// The fields that the clock reads are adjacent, because a process has thousands of replicas, so that usually none
-	// of these fields is in a CPU cache.
+	// The fields that the clock reads are adjacent in memory. A process has thousands of replicas, so these fields are
+	// usually in no CPU cache, and adjacent fields cost the clock fewer cache misses.
 	seat  rounds.Seat
 	idle  idle
 	state guarded // everything that the mutex guards
@@ -244,7 +244,7 @@ func (r *Replica) Stop(ctx context.Context) error {
 	<-r.seat.Detached()
 	r.blobs.stop()
 	if !first {
-		return nil // an earlier call of Stop did the rest
+		return nil // another call of Stop does the work
 	}
 	r.lease.endAll()
 	cut := r.round.abandon(ErrStopping)

@@ -117,7 +117,7 @@ func wantRefusal(t *testing.T, err, why error, current uint64) {
 	}
 }
 
-// A busy group remembers more writes than Window.Writes, for as long as clients may repeat calls.
+// A busy group remembers more writes than Window.Writes, because clients may repeat calls for at least Window.AgeMin.
 func TestRequestIDsOfABusyGroupAreRememberedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

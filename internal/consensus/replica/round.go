@@ -34,11 +34,11 @@ type round struct {
 	id        uint64 // Raft id of this replica
 	firstConf uint64 // index of the last membership change in the log when this replica started
 
-	phase  phase             // progress of the round with ready
-	ready  raft.Ready        // the Ready in progress: entries and hard state to write, committed entries to apply
+	phase  phase             // the progress of the round that handles ready
+	ready  raft.Ready        // the Ready in progress: entries and a hard state to write, and committed entries to apply
 	commit *raftpb.HardState // a hard state to write with the next append
 
-	recorded   int               // number of visible entries whose membership changes are recorded
+	recorded   int               // number of visible entries whose membership changes the log has recorded
 	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 
 	syncs    writes.SyncLog
@@ -73,8 +73,8 @@ func (rd *round) run() (worked bool) {
 	}
 }
 
-// step completes the current phase, and returns the next one. After an error because of a lack of space, call step
-// again, which continues where it stopped.
+// step completes the current phase, and returns the next one. If step fails because of a lack of space, call it again
+// later; it continues at the point where it stopped.
 func (rd *round) step() (next phase, err error) {
 	switch rd.phase {
 	case taken:
@@ -143,7 +143,7 @@ func (rd *round) write() (next phase, err error) {
 // mustWrite reports whether the Ready has something that must become durable.
 func (rd *round) mustWrite() bool { return len(rd.ready.Entries) > 0 || rd.ready.MustSync }
 
-// sync makes everything durable that the function write wrote.
+// sync makes durable what the function write has written.
 func (rd *round) sync() error {
 	began := time.Now()
 	if err := rd.seams.sync(rd.committer, rd.log); err != nil {
@@ -241,7 +241,7 @@ func (rd *round) saveState() error {
 		err = rd.log.Sync()
 	}
 	if err = format.MarkShortage(err); format.Passes(err) {
-		return nil // a later append writes the commit index, and without it a load determines the index by itself
+		return nil // a later append writes the commit index; without it, the next load determines the index by itself
 	}
 	if err != nil {
 		return fmt.Errorf("write the commit index: %w", err)
@@ -350,13 +350,13 @@ func (p phase) String() string {
 		"visible", "applied", "failed"}[p]
 }
 
-// followers holds the phases that may follow a phase. The phase failed may follow every phase.
+// followers maps each phase to the phases that may follow it. The phase failed may follow every phase.
 var followers = [...][]phase{
 	idling:       {taken},
 	taken:        {sentEarly},
 	sentEarly:    {visibleEarly},
 	visibleEarly: {appliedEarly},
-	appliedEarly: {appended, synced}, // synced, if there is nothing to write
+	appliedEarly: {appended, synced}, // allowed if there is nothing to write
 	appended:     {synced},
 	synced:       {sentLate},
 	sentLate:     {visible},

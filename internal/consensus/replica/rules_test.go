@@ -211,8 +211,8 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 	}
 }
 
-// Every index that a caller has received, in a result or in a refusal, remains taken after crashes that lose as much as
-// they can.
+// A caller receives indexes in results and in refusals. Each index that a caller has received is never assigned to
+// another write, even after crashes that lose as much unsynced data as possible.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()
 	seen := map[uint64]int64{} // index -> record
@@ -356,7 +356,7 @@ func TestRule10_FreedSpaceIsNoticedAtOnce(t *testing.T) {
 		ok(t, ctx.Err())
 	}
 	c := one.state.lock()
-	c.full.ticks = 1 << 30 // the clock does not try again within this test
+	c.full.ticks = 1 << 30 // keeps the clock from trying again during this test
 	c.unlock()
 	diskFull.Remove()
 	m.committer.SpaceFreed()
@@ -366,8 +366,9 @@ func TestRule10_FreedSpaceIsNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// A write may be accepted while the round before it finds that the log has no space. It is written when there is space
-// again, although no later write asks for a round. The clock does not, because a sole voter needs no clock.
+// A write may be accepted while the previous round finds that the log has no space. It must be written as soon as
+// there is space again, even if no later write requests a round. The clock does not request a round either, because a
+// sole voter has no clock.
 func TestRule10_AWriteBehindOneWithoutSpaceNeedsNoOtherWrite(t *testing.T) {
 	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)

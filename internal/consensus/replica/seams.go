@@ -12,10 +12,10 @@ import (
 type Probe struct {
 	BeforeSync func()              // called between a round's write and its sync; no lock is held
 	Applied    func(*format.Entry) // called for each entry that becomes visible, in order; the entry must not be kept
-	Shared     bool                // with a journal, even a single group shares syncs
+	Shared     bool                // syncs are shared through the journal even if only a single group is written
 }
 
-// seams holds the steps of a round that a test may observe, or for which a test may switch off a rule. Without a Probe
+// seams contains the steps of a round at which a test may observe the round or switch off a rule. Without a Probe,
 // each step does what its comment says. The zero value is for production.
 type seams struct {
 	Probe

@@ -69,8 +69,8 @@ func (s *silence) forgetLeader() bool {
 	return true
 }
 
-// PeerDown reports that a member's shard was silent for longer than an election timeout, or has restarted. Any
-// agreement with the member about a rest is then void. The report may come late, when the member already sends again.
+// PeerDown reports that a member's shard was silent for longer than an election timeout, or has restarted. This
+// replica then no longer assumes that the member rests. The report may come late, when the member already sends again.
 func (r *Replica) PeerDown(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -105,7 +105,7 @@ func (r *Replica) PeerUp(raftID uint64) {
 type earlyCampaign struct {
 	tries int // attempts left
 	ticks int // ticks until the next attempt
-	again int // ticks between two attempts
+	again int // ticks from one attempt to the next
 }
 
 const (

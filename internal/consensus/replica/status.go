@@ -66,8 +66,8 @@ type Member struct {
 	Down         bool              // the member's shard is silent according to PeerDown
 }
 
-// These are states of a member. The third state, tracker.StateProbe, means that the leader looks for the last entry
-// that both logs have.
+// These are two of the states in which a leader sees a member. The third state, tracker.StateProbe, means that the
+// leader is looking for the last entry that both logs have.
 const (
 	// StateReplicate means that entries are streamed to the member.
 	StateReplicate = tracker.StateReplicate

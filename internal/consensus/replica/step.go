@@ -25,10 +25,10 @@ type noTransport struct{}
 
 func (noTransport) Send([]*raftpb.Message) {}
 
-// Step receives a message from another member, or a report from the transport. MsgUnreachable reports that a message to
-// the member was lost. MsgSnapStatus reports that the member was reinstalled or, with Reject, could not be. Step does
-// not block. It returns an error that gives the reason if the message was not accepted. Raft repeats important
-// messages.
+// Step receives a message from another member, or a report from the transport. MsgUnreachable reports that a message
+// to another member was lost. MsgSnapStatus reports that another member was reinstalled or, with Reject, that it could
+// not be reinstalled. Step does not block. It returns an error that gives the reason if the message was not accepted.
+// Raft repeats important messages.
 func (r *Replica) Step(m *raftpb.Message) error {
 	switch {
 	case m.GetTo() != r.opts.RaftID:
@@ -178,7 +178,7 @@ func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err
 		// rest may arrive during the rest.
 		err = c.node.raft.Step(m)
 	case c.isTooEarly(m):
-		return nil, false, nil // dropped, because the candidate sends the request again
+		return nil, false, nil // the request is dropped, because the candidate sends it again
 	default:
 		err = c.stepOther(m)
 	}

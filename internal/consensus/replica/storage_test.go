@@ -39,8 +39,8 @@ func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
 }
 
 // A power cut kept the entries of a write but not the commit index that was written with them. The entries are two
-// membership changes, and the second change was proposed when the first one was applied. The replica must count votes
-// by the first change, or a later one.
+// membership changes. The second change was proposed only after the first one was applied, so the first one is
+// certainly committed. Therefore the replica must count votes according to the first change or a later one.
 func TestWhatAChangeFollowsIsCommitted(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	opts := m.logOptions("7")

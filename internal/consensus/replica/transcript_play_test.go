@@ -32,7 +32,7 @@ type play struct {
 	mu       sync.Mutex // guards the fields below
 	out      *strings.Builder
 	faults   map[string]error // operation of the log -> its error
-	held     chan struct{}    // closed by release; syncs are not delayed if nil
+	held     chan struct{}    // release closes this channel; if it is nil, syncs are not delayed
 	waits    []waiting
 	named    int
 	question []byte // the context of the last heartbeat that was sent
@@ -58,7 +58,7 @@ func (p *play) begin() {
 	p.r = r
 	synctest.Wait()
 	r.seat.Init(p.c, playRunner{(*runner)(r), p})
-	ok(p.t, r.seat.Enter(func() {})) // the first round has taken place
+	ok(p.t, r.seat.Enter(func() {})) // returns after the first round
 }
 
 // end stops the replica.
