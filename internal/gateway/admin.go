@@ -210,7 +210,7 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 		checked = true
 		verified.Bytes, verified.Entries, verified.Damages = answers[i].GetBytes(), answers[i].GetEntries(),
 			int32(len(answers[i].GetDamages()))
-		// The shard's own row has the number of all damages, but Damages lists only some of them.
+		// The list of damages may be incomplete, but the shard's own row has the total number.
 		for _, c := range answers[i].GetCopies() {
 			verified.Damages = max(verified.GetDamages(), c.GetDamages())
 		}

@@ -49,7 +49,7 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 		})
 		must.OK(t, err)
 		c.awaitEpoch(reported.Revision)
-		synctest.Wait() // until every message that will be sent has arrived
+		synctest.Wait() // waits until all messages that were sent have arrived
 		if _, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
 			g.Members = []placement.Member{{Shard: "b", VolumeUUID: c.shards["b"].volume}}
 			return nil
@@ -142,7 +142,7 @@ func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
 
 func TestListingsHavePages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, hash(12), gateway.Config{}, "a", "b") // these shards ignore page sizes and page tokens
+		c := newCluster(t, hash(12), gateway.Config{}, "a", "b") // both shards ignore page sizes and page tokens
 		for id := range int64(50) {
 			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id)}); err != nil {
 				t.Fatal(err)

@@ -185,7 +185,8 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[st
 	return failed
 }
 
-// message builds the request of a part: the bytes of its items unchanged, with adjacent items in one piece.
+// message builds the request for a part. It contains the bytes of the part's items unchanged, and adjacent items are
+// copied as one piece.
 func (b *batch) message(p *part) *frame {
 	f := &frame{}
 	for n := 0; n < len(p.items); {
@@ -257,7 +258,7 @@ func resultStatus(result scanner, field protowire.Number) (*status.Status, error
 	return st, nil
 }
 
-// appendMessage appends a message as one field 1, with tag and length.
+// appendMessage appends m as the value of field 1, with tag and length.
 func appendMessage(dst []byte, m proto.Message) []byte {
 	dst = protowire.AppendTag(dst, 1, protowire.BytesType)
 	encoded, err := proto.Marshal(m)

@@ -79,7 +79,7 @@ func (get *getting) run(ctx context.Context) {
 func (get *getting) part(ctx context.Context, p *part) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := notEOF(get.read(ctx, p)) // while items lack a result, even the normal end of the stream is an error
+	err := notEOF(get.read(ctx, p)) // items still lack a result, so even a normal end of the stream is an error
 	v := routing.Judge(status.Convert(err), true)
 	get.failPart(p, err, v)
 }
@@ -125,11 +125,11 @@ func (get *getting) send(out *frame, bytes int64) error {
 		out.free()
 		return nil
 	}
-	// A message that waits for the lock also takes memory.
+	// A message also takes memory while it waits for the lock.
 	n := int64(out.bufs.Len()) + min(streamWindow, bytes)
 	err := get.held.More(n)
 	if err == nil {
-		defer func() { _ = get.held.More(-n) }() // More never refuses a reduction
+		defer func() { _ = get.held.More(-n) }() // cannot fail, because More never refuses a reduction
 	} else {
 		out.free()
 	}

@@ -41,10 +41,10 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	go func() {
 		err := b.answer(stream, under)
 		if err != nil {
-			cancel() // nobody reads the shards' responses
+			cancel() // nobody will read the shards' responses any more, so their streams end
 		}
 		answered <- err
-		for pb := range under { // frees the remaining messages
+		for pb := range under { // free the remaining messages
 			pb.wait.Wait()
 			pb.wrote(ctx, g)
 			pb.free(g)
@@ -258,7 +258,7 @@ func (pb *putBatch) response() *frame {
 type lane struct {
 	to     grpc.ClientStream
 	cancel context.CancelFunc
-	err    error // why there is no stream
+	err    error // the reason why there is no stream
 	parts  chan sentPart
 	ended  chan struct{}
 }

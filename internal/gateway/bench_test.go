@@ -125,8 +125,8 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	return l.Addr().String(), g.Addr()
 }
 
-// BenchmarkGet compares the gateway with a bare hop, with the same callers and the same shard. Choose -cpu and -count
-// as needed: only the ratio of the two matters.
+// BenchmarkGet compares the gateway with bareHop, a proxy that only forwards bytes. Both have the same callers and the
+// same shard. Choose -cpu and -count as you like, because only the ratio of the two results matters.
 func BenchmarkGet(b *testing.B) {
 	for _, size := range []int{1 << 10, 10 << 10} {
 		shard, via := startEcho(b, size)

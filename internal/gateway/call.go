@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// These are pauses between attempts. A newer view ends a pause immediately.
+	// These constants bound the pauses between attempts. A newer view ends a pause immediately.
 	pauseFirst = 5 * time.Millisecond
 	pauseMax   = 250 * time.Millisecond
 	// reserveMax bounds the time before the deadline that is reserved for sending the response back. If the caller's own
@@ -56,7 +56,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	case err == nil:
 		return nil
 	case errors.Is(err, placement.ErrNoGroup) && creates:
-		return nil // another call shared the lookup for a read, which creates nothing; the next attempt creates the group
+		return nil // this call shared the lookup of a read, which creates nothing; the next attempt creates the group
 	case errors.Is(err, placement.ErrNoGroup):
 		return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", name)
 	default:
@@ -187,7 +187,7 @@ func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err e
 	return false, nil
 }
 
-// nowhere returns the error for a call to a group none of whose shards is known. r may be nil.
+// nowhere returns the error for a call to a group if none of its shards is known. r may be nil.
 func (r *route) nowhere() error {
 	if r != nil && r.unknown != "" {
 		return fail(codes.Unavailable, reason.NoLeader, "group %q: %s", r.group, r.unknown)

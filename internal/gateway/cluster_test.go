@@ -67,7 +67,7 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if c.gateway == nil { // the test has stopped the gateway
+		if c.gateway == nil { // the test has already stopped the gateway
 			return
 		}
 		stop, cancel := context.WithTimeout(context.Background(), time.Second)

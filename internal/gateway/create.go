@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// groupsUncounted bounds how closely a store may approach its limit of groups while gateways create groups without
-// counting all groups in etcd.
+// A gateway creates groups without counting all groups in etcd while its own table has more than groupsUncounted
+// groups fewer than the store's limit.
 const groupsUncounted = 1000
 
 // quotaError means that a tenant has as many groups as its quota allows, or more.

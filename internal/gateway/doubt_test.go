@@ -17,7 +17,7 @@ import (
 var afterDoubt = []struct {
 	code   codes.Code
 	reason string
-	told   bool // the shard returns this error only after it has looked up the request id
+	told   bool // whether the shard looks up the request id before it returns this error
 }{
 	{codes.ResourceExhausted, "OVERLOADED", false},
 	{codes.ResourceExhausted, "DISK_FULL", false},

@@ -79,7 +79,7 @@ const overloadedPause = 100 * time.Millisecond
 func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) error {
 	plain := status.New(code, text)
 	full, err := plain.WithDetails(details...)
-	if err != nil { // possible only if code is OK
+	if err != nil { // can happen only if the code is OK
 		return plain.Err()
 	}
 	return full.Err()

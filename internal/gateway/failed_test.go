@@ -18,7 +18,7 @@ func (s *standIn) failAll() {
 	defer s.mu.Unlock()
 	s.fault = func(method string, _ *recordv1.RecordKey) error {
 		if method == "BatchPut" || method == "BatchGet" {
-			return nil // a batch itself succeeds; each of its items fails
+			return nil // the batch itself succeeds, and each of its items fails
 		}
 		return refuse(codes.FailedPrecondition, "GROUP_FAILED")
 	}
@@ -84,7 +84,7 @@ func TestACopyThatCannotBeLoadedSendsCallsToTheOthers(t *testing.T) {
 		c.shards["a"].failAll()
 		term := uint64(1)
 		for name, do := range callsOnAGroup(c) {
-			shared(c, "b", term, "a", "b", "c") // the gateway forgets the leader that the last call has learned
+			shared(c, "b", term, "a", "b", "c") // makes the gateway forget the leader that it learned from the last call
 			shared(c, "a", term+1, "a", "b", "c")
 			term += 2
 			if err := do(); err != nil {
@@ -122,7 +122,7 @@ func TestAGroupWithoutAMajorityThatCouldBeLoadedFailsAtOnce(t *testing.T) {
 func TestBatchGetSaysWhyAReadWasRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
-		// The retry delay exceeds the caller's deadline, so the gateway answers immediately.
+		// The retry delay ends after the caller's deadline, so the gateway answers immediately.
 		c.shards["a"].failFirst(1<<30, "BatchGet item", refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Hour)))
 		got, err := batchGet(c, 1)
 		if err != nil || len(got) != 1 {

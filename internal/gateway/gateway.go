@@ -51,7 +51,7 @@ type Config struct {
 	Version          string                // version of the binary, for the status
 	Logger           *slog.Logger          // nil discards all messages
 	Registry         prometheus.Registerer // metrics are not exported if it is nil
-	// ListenConfig is used for the gRPC server's socket; the flood limits set it.
+	// ListenConfig opens the gRPC server's socket. Secure adds the flood limits to it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener of the gRPC server, and Dial connects to a shard's address. If they are nil, TCP is
 	// used. Tests use in-memory connections.
@@ -72,9 +72,9 @@ type Config struct {
 
 // Limits are the limits that a program adapts to its memory. A zero field takes its default.
 type Limits struct {
-	BytesInFlightMax int64 // bytes of requests in progress; calls above it get OVERLOADED; default: 512 MiB
+	BytesInFlightMax int64 // limit on the bytes of requests in progress; calls above it get OVERLOADED; default: 512 MiB
 	// AnswerBytesMax bounds the bytes held for stream responses that are being forwarded or that callers have not read
-	// yet. Calls above it fail with OVERLOADED. The default is 512 MiB.
+	// yet. When the limit is reached, further calls fail with OVERLOADED. The default is 512 MiB.
 	AnswerBytesMax int64
 }
 
@@ -116,12 +116,12 @@ func (l *Limits) setDefaults() error {
 // unfinishedMax bounds the memory of messages that have arrived only in part. When these messages take more memory, the
 // connection that holds the most is closed.
 func (l Limits) unfinishedMax() int64 {
-	_ = l.setDefaults() // Start returns the error of a negative limit
+	_ = l.setDefaults() // the error can be ignored, because Start returns it
 	return max(l.BytesInFlightMax/2, 2*message.RefusedBytesMax)
 }
 
-// After a table that took longer than tableCostMax to build, follow pauses for three times as long, but at most for
-// tablePauseMax.
+// If building a table took longer than tableCostMax, follow pauses for three times as long before the next one, but at
+// most for tablePauseMax.
 const (
 	tableCostMax  = 5 * time.Millisecond
 	tablePauseMax = 200 * time.Millisecond
@@ -134,7 +134,7 @@ type Gateway struct {
 	router   *router
 	server   *grpc.Server
 	listener net.Listener
-	taken    *descriptors.Listener // wraps listener, and accepts connections while enough descriptors are left
+	taken    *descriptors.Listener // wraps listener, and accepts a connection only while enough file descriptors are left
 	health   *health.Server
 	metrics  *metrics
 	creating singleflight.Group
@@ -257,8 +257,8 @@ func (g *Gateway) follow(ctx context.Context) {
 		began := time.Now()
 		g.router.set(view)
 		g.setHealth(healthv1.HealthCheckResponse_SERVING)
-		// While many groups are being created in a large store, building tables must not keep a processor busy. So
-		// the newest view waits briefly, and the views in between are skipped.
+		// While many groups are being created in a large store, building a table for each new view would keep a processor
+		// busy. Therefore the newest view waits briefly, and the views in between are skipped.
 		if cost := time.Since(began); cost > tableCostMax {
 			backoff.Sleep(ctx, min(3*cost, tablePauseMax))
 		}

@@ -150,7 +150,7 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 			t.Errorf("%d calls went to b", b)
 		}
 		a.listener.GoOn()
-		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // until a leads and responds again
+		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // until shard a leads again and responds
 			shared(c, "b", 2, "a", "b", "c")
 			shared(c, "a", 3, "a", "b", "c")
 			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil &&

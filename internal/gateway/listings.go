@@ -58,16 +58,16 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 // hold the only group that was requested.
 func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
 	if page.After != "" && s.pulse.Silent() {
-		return nil // the request for the first page has already waited for this shard
+		return nil // the shard is silent, and the request for the first page has already waited for it
 	}
 	from := recordv1.NewAdminServiceClient(s.conn())
 	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
 		PageToken: paging.Token(paging.Groups, page.After)}
 	if page.Size == 0 { // with tens of thousands of groups, one response would exceed the message size limit
-		answer, _ := recordv1.AllGroups(ctx, from, in) // answer is nil if there is an error
+		answer, _ := recordv1.AllGroups(ctx, from, in) // if there is an error, answer is nil
 		return answer
 	}
-	answer, _ := from.ListGroups(ctx, in) // answer is nil if there is an error
+	answer, _ := from.ListGroups(ctx, in) // if there is an error, answer is nil
 	return answer
 }
 
@@ -163,8 +163,8 @@ func (t *table) planned() map[string]string {
 // problemsMax bounds the number of store problems that ListShards reports.
 const problemsMax = 100
 
-// storeProblems returns the store's problems: those of etcd, and the keys that cannot be used. It returns at most
-// problemsMax of these keys, and a last line with the number of the others.
+// storeProblems returns the store's problems: those of etcd, and the keys in etcd that cannot be used. It lists at
+// most problemsMax of these keys, followed by a line with the number of the others.
 func (g *Gateway) storeProblems(t *table) []string {
 	all := t.view.Problems()
 	if n := len(all) - problemsMax; n > 0 {
@@ -231,7 +231,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	return out, nil
 }
 
-// knownShards lists the shards that are registered, hold a group or are in the target of one, according to etcd.
+// knownShards lists the shards that, according to etcd, are registered, hold a group, or are to receive a group.
 // placed is the result of placedShards.
 func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1.Shard {
 	rows := make(map[string]*recordv1.Shard, len(placed))
@@ -248,7 +248,7 @@ func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1
 	for _, g := range t.view.Groups {
 		for _, m := range g.Members {
 			r := rows[m.Shard]
-			if r == nil { // it is unknown on which shard the member is
+			if r == nil { // the shard of this member is unknown
 				continue
 			}
 			if r.GetVolumeUuid() == "" {

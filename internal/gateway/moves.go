@@ -65,7 +65,7 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 		moves = append(moves, move)
 	}
 	for group, made := range copies {
-		if !planned[group] { // not a move between shards: a copy is rebuilt on another volume of the same shard
+		if !planned[group] { // the group does not move between shards; a shard rebuilds its copy on another volume
 			moves = append(moves, t.creation(group, made))
 		}
 	}
@@ -103,7 +103,8 @@ func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recor
 	return out, nil
 }
 
-// creation returns the move of a group whose shards remain the same while copies of it are rebuilt.
+// creation describes as a move that shards rebuild their copies of a group, although the group stays on the same
+// shards.
 func (t *table) creation(group string, copies []*recordv1.Copy) *recordv1.Move {
 	g := t.view.Groups[group]
 	m := &recordv1.Move{Group: group, Running: true, Reason: string(placement.ForRepair)}
@@ -172,8 +173,8 @@ func sumUp(m *recordv1.Move, bytes int64) {
 	}
 }
 
-// behind returns the phase of a move with copies in the phases a and b: the copying phase if at least one copy is in
-// it, and otherwise the earlier phase.
+// behind combines the phases a and b of two copies into the phase of their move. If one of the copies is being copied,
+// the move is in the copying phase; otherwise it is in the earlier of the two phases.
 func behind(a, b recordv1.MovePhase) recordv1.MovePhase {
 	if a == recordv1.MovePhase_MOVE_PHASE_COPYING || b == recordv1.MovePhase_MOVE_PHASE_COPYING {
 		return recordv1.MovePhase_MOVE_PHASE_COPYING

@@ -87,7 +87,7 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 					BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 				}},
 			},
-			{ // shard d is too old for the request, or does not respond
+			{ // shard d does not respond, or is too old to know the request
 				Group: "2", From: []string{"a"}, To: []string{"d"}, Running: true, Reason: "Balance",
 				Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Bytes: 100 * mib,
 				Copies: []*recordv1.Copy{{Shard: "d", Phase: recordv1.CopyPhase_COPY_PHASE_WAITING}},
@@ -147,10 +147,11 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 			must.OK(t, err)
 			defer stop()
 		}
-		// From a view in which the group lacks members, the planner plans a Repair. From a view without the labels, it
-		// plans nothing. The test ignores both results.
+		// The gateway may still have an older view. If the group lacks members in that view, the planner plans a Repair; if
+		// the labels are missing, it plans nothing. The test ignores both results.
 		var out *recordv1.PlanMovesResponse
-		for len(out.GetMoves()) != 1 || out.GetMoves()[0].GetReason() != "Domain" { // a call that comes too late fails
+		// If the call's deadline passes, the test fails.
+		for len(out.GetMoves()) != 1 || out.GetMoves()[0].GetReason() != "Domain" {
 			time.Sleep(time.Millisecond)
 			if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
 				t.Fatal(err)

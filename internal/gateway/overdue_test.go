@@ -24,7 +24,8 @@ type stoppedStream struct{ grpc.ServerStream }
 
 func (s stoppedStream) Context() context.Context { return stopped{s.ServerStream.Context()} }
 
-// The gateway needs no check of its own for this case, because gRPC sends no request whose deadline has passed.
+// A write that was held beyond its deadline must not be sent. The gateway itself does not check this, because gRPC
+// sends no request whose deadline has passed.
 func TestWritesHeldBeyondTheirDeadlineAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := gateway.Config{ServerOptions: []grpc.ServerOption{

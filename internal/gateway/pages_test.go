@@ -69,7 +69,7 @@ func TestPagesOf100000Groups(t *testing.T) { synctest.Test(t, pagesOf100000Group
 func pagesOf100000Groups(t *testing.T) {
 	const groups = 100_000
 	admin := &adminServer{g: knowing(t, manyGroups(groups))}
-	in := &recordv1.ListGroupsRequest{PageSize: 1 << 30} // the gateway reduces this to its limit
+	in := &recordv1.ListGroupsRequest{PageSize: 1 << 30} // the gateway reduces this page size to its limit
 	last, rows, pages := "", 0, 0
 	for {
 		out, err := admin.ListGroups(t.Context(), in)

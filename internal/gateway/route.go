@@ -48,7 +48,7 @@ func (s *shard) conn() *grpc.ClientConn {
 // route holds a group's shards, and the destination of calls to the group.
 type route struct {
 	group  string
-	told   *shard   // the group's leader according to etcd; nil: unknown
+	told   *shard   // the group's leader according to etcd; nil if the leader is unknown
 	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group, so it may hold records
 	votes  int      // number of voting members, including those without a known address
@@ -236,7 +236,7 @@ func (r *router) resetHung(before *table, view placement.View) {
 			s.superseded = false
 			s.pulse.HangUp()
 		case s.superseded && view.Shards[name].Generation != s.generation:
-			s.superseded = false // the shard has opened its volume again
+			s.superseded = false // the shard has restarted and opened its volume again, so it is not hung
 		}
 	}
 }

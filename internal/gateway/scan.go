@@ -41,9 +41,10 @@ func receive(stream grpc.ServerStream, request proto.Message) error {
 	return decode(in, request)
 }
 
-// scan streams one group, one split, the rest after a cursor, or all groups one after another in the order of their
-// names. In a scan of all groups, the cursor is a shard's cursor with a mark, which makes the scan continue with the
-// groups after this one. Records are forwarded without being decoded.
+// scan streams the records of one group, of one split, of what follows a cursor, or of all groups one after another in
+// the order of their names. In a scan of all groups, the gateway adds a mark to the shard's cursor. A scan that
+// resumes at a marked cursor continues with the groups that follow the cursor's group. Records are forwarded without
+// being decoded.
 func (g *Gateway) scan(stream grpc.ServerStream) error {
 	request := &recordv1.ScanRequest{}
 	if err := receive(stream, request); err != nil {
@@ -106,7 +107,7 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 	}
 }
 
-// scanBehind scans all groups whose names sort after the parameter behind. If groups have damage, scanBehind scans the
+// scanBehind scans all groups whose names sort after the name in behind. If groups have damage, scanBehind scans the
 // other groups first, and finally returns the error about the last damage. The parameter damage is such an error from
 // an earlier part of the scan, or nil.
 func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string,
@@ -259,7 +260,8 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 		}
 		v := routing.Judge(status.Convert(err), true)
 		if r := t.named[v.Info["group"]]; v.Reason == reason.GroupFailed && r != nil && r.votes > 1 {
-			r.learn(r.leader(), routing.Verdict{Fate: routing.Refused}) // the next call tries another copy, which may lead
+			// The next call tries another copy, which may be the leader.
+			r.learn(r.leader(), routing.Verdict{Fate: routing.Refused})
 			v.Fate = routing.Refused
 		}
 		if v.Fate == routing.Final || !call.pause(ctx, t.changed, v) {

@@ -50,9 +50,9 @@ func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveS
 	return &recordv1.RemoveShardResponse{}, nil
 }
 
-// order calls change(), which writes an order for the planner about a known shard to etcd. It refuses the change if
-// the planner runs in another process. The Kubernetes operator, for example, writes the states of its pools into
-// etcd, and would immediately revert a state that a gateway sets.
+// order calls change(), which writes an order for the planner to etcd. The order concerns one shard, which must be
+// known. If the planner runs in another process, order refuses the change. For example, the Kubernetes operator writes
+// the states of its pools into etcd, and would immediately revert a state that a gateway sets.
 func (a *adminServer) order(ctx context.Context, shard string,
 	change func(ctx context.Context, store uuid.UUID) error) error {
 	if err := placement.ValidateShardName(shard); err != nil {
@@ -87,7 +87,7 @@ func (a *adminServer) order(ctx context.Context, shard string,
 type placedShard struct {
 	state  recordv1.PlacementState
 	groups int    // groups with a copy or a planned copy on the shard
-	waits  string // why groups do not leave the shard; set only while the shard is drained
+	waits  string // why groups remain on the shard; set only while the shard is drained
 }
 
 // stuck returns the reason why a group cannot be moved even if other shards have space, or an empty string if it can be
@@ -108,7 +108,7 @@ func (p *placedShard) fill(row *recordv1.Shard) {
 	}
 }
 
-// placedShards returns all shards that are registered, hold a group, are in the target of one, or have a state other
+// placedShards returns all shards that are registered, hold a group, are to receive a group, or have a state other
 // than Active.
 func (t *table) placedShards() map[string]*placedShard {
 	out := map[string]*placedShard{}
@@ -140,7 +140,7 @@ func (t *table) placedShards() map[string]*placedShard {
 		}
 		slices.Sort(on)
 		for _, shard := range slices.Compact(on) {
-			if shard == "" { // it is unknown on which shard the member is
+			if shard == "" { // the shard of this member is unknown
 				continue
 			}
 			s := at(shard)

@@ -43,7 +43,7 @@ type standIn struct {
 	listener *livenesstest.Listener
 	mu       sync.Mutex
 	records  map[string]map[int64]*recordv1.Record
-	requests map[string]string // request id to version
+	requests map[string]string // the version that was written under each request id
 	applied  int
 	calls    map[string]int
 	epochs   []uint64

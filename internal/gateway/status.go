@@ -54,9 +54,9 @@ const (
 // LeftOut has the numbers of rows that the lists in a Status leave out.
 type LeftOut struct {
 	Groups      int            `json:"groups,omitempty"`
-	GroupStates map[string]int `json:"groupStates,omitempty"` // number of these groups in each state
-	Records     int64          `json:"records,omitempty"`     // records of these groups
-	StoredBytes int64          `json:"storedBytes,omitempty"` // total size of these groups, with one copy of each
+	GroupStates map[string]int `json:"groupStates,omitempty"` // number of omitted groups in each state
+	Records     int64          `json:"records,omitempty"`     // number of records in the omitted groups
+	StoredBytes int64          `json:"storedBytes,omitempty"` // total size of the omitted groups, with one copy of each
 	Shards      int            `json:"shards,omitempty"`
 	Moves       int            `json:"moves,omitempty"`
 	Findings    int            `json:"findings,omitempty"`
@@ -179,7 +179,7 @@ func (p *places) find(t *table) {
 			add("", recordv1.GroupState_GROUP_STATE_PENDING, why)
 		case g.State != groupUnavailable:
 			add("", recordv1.GroupState_GROUP_STATE_SERVING, "")
-		case 2*away < len(g.Shards): // the copies are lost to the group, because their shards came back with other volumes
+		case 2*away < len(g.Shards): // the shards of these copies have come back with other volumes, so the copies are lost
 			add("", recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
 				"a majority of its copies is not on the shards that are registered: it cannot be read or written")
 		}
@@ -194,7 +194,7 @@ type places struct {
 	groups   []GroupStatus
 	moves    []MoveStatus
 	findings []finding.Finding
-	left     *LeftOut // number of rows that these lists leave out; nil if they are complete
+	left     *LeftOut // number of rows that the lists above leave out; nil if the lists are complete
 
 	// The following fields cover all shards and groups, including those that the lists leave out.
 	problems               []string

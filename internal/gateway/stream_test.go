@@ -30,7 +30,7 @@ func upload(c *cluster, id int64, requestID []byte, data []byte, chunk int) (*re
 	}
 	for piece := range slices.Chunk(data, chunk) {
 		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: piece}}); err != nil {
-			break // CloseAndRecv returns the reason
+			break // CloseAndRecv returns the reason for the error
 		}
 	}
 	return stream.CloseAndRecv()

@@ -16,7 +16,7 @@ import (
 // table exists.
 type table struct {
 	view    placement.View
-	hash    []*route // with Hash routing, the routes by the group's number, nil if not yet created; else nil
+	hash    []*route // with Hash routing, the route to each group by number, or nil if the group is not created yet
 	named   map[string]*route
 	shards  map[string]*shard // shards that are registered, or that hold a group and had a known address
 	changed chan struct{}
@@ -52,8 +52,8 @@ func (t *table) sortRoutes() []*route {
 	})
 }
 
-// addUnknown adds routes for the groups whose key in etcd cannot be used, so that calls to them wait, and a scan of all
-// groups does not skip them.
+// addUnknown adds routes for the groups whose keys in etcd cannot be used. Calls to these groups then wait, and a scan
+// of all groups does not skip the groups.
 func (t *table) addUnknown() {
 	for _, name := range t.view.Unknown() {
 		n, err := strconv.Atoi(name)

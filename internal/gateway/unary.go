@@ -237,8 +237,8 @@ func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame
 	return sent, err
 }
 
-// own removes the status details from a trailer, because the status itself carries them, and those of a retried
-// attempt must not remain.
+// own removes the status details from a trailer. The status itself already carries them, and the details of an earlier
+// attempt must not remain in the trailer.
 func own(trailer metadata.MD) metadata.MD {
 	delete(trailer, "grpc-status-details-bin")
 	return trailer

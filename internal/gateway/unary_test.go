@@ -53,8 +53,7 @@ func TestUnknownFieldsPassThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		in := &recordv1.PutRequest{Key: key(1)}
-		// The unknown fields are those of a newer client and a newer shard. The stand-in sees the raw request in its
-		// interceptor.
+		// A client and a shard may both be newer than the gateway, and use fields that the gateway does not know.
 		in.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 77, protowire.BytesType), []byte("new")))
 		seen := make(chan []byte, 1)
 		c.shards["a"].fault = nil
@@ -213,7 +212,8 @@ func TestAShardThatIsDownRefusesSurely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()
-		synctest.Wait() // the gateway first notices that its connection is closed, because a put over it could be in doubt
+		// Waits until the gateway notices that its connection is closed; otherwise the outcome of the put could be unknown.
+		synctest.Wait()
 		wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
 	})
 }

@@ -52,7 +52,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.proto.Unmarshal(data, v)
 	}
-	data.Ref() // the caller frees its own references after this returns
+	data.Ref() // needed because the caller frees its own references when this function has returned
 	f.bufs = data
 	return nil
 }

@@ -10,7 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
-// archives checks whether the archives of the store go on.
+// archives adds findings about the store's archives: nothing is archived, the archive is behind, or its history has
+// holes.
 func (l *look) archives() {
 	for i := range l.Archives {
 		a := &l.Archives[i]
@@ -31,7 +32,7 @@ func (l *look) archives() {
 	}
 }
 
-// ArchiveSentence says how far a store is archived, such as "archived 4 s ago".
+// ArchiveSentence says up to when a store is archived, for example "archived 4 s ago", or why this is not known.
 func (o *Objects) ArchiveSentence(a *v1alpha1.RecordArchive) string {
 	if at := a.Status.ArchivedThrough; at != nil {
 		return fmt.Sprintf("archived %s", archiving.Ago(o.Now.Sub(at.Time)))

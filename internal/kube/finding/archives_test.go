@@ -23,7 +23,7 @@ func TestArchives(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		is       []func(*v1alpha1.RecordArchive)
-		findings []string // severity and words
+		findings []string // each starts with the severity
 		sentence string
 	}{
 		"current": {is: []func(*v1alpha1.RecordArchive){is(v1alpha1.ConditionArchiving, metav1.ConditionTrue),

@@ -106,17 +106,17 @@ type look struct {
 	// The following fields record which findings about objects explain findings in a gateway's response. Numbers are
 	// indexes into found.
 
-	explained map[string]int                 // by shard: why the shard does not serve all of its groups
-	states    map[string]v1alpha1.ShardState // by shard: the state that its finding is about
+	explained map[string]int                 // by shard: the finding about why it does not serve all its groups
+	states    map[string]v1alpha1.ShardState // by shard: the state that this finding is about
 	absent    map[string]bool                // shards that are silent or refuse to serve according to a gateway
-	pools     map[string]int                 // by pool: the finding that its shards are not emptied, or are empty
+	pools     map[string]int                 // by pool: the finding that its drain cannot end, or has ended
 	lostDisks []int                          // the findings about shards whose disk is lost
-	domains   *int                           // the finding about too few failure domains; nil: there are enough
-	paused    bool                           // a pool's update is paused
+	domains   *int                           // the finding about too few failure domains; nil if there is none
+	paused    bool                           // whether a pool's update is paused
 	etcdWords string                         // start of a gateway's message about etcd that an object explains, or empty
 }
 
-// one returns a pointer to the index of the newest finding.
+// one returns the index of the newest finding, as a pointer.
 func (l *look) one() *int { return new(len(l.found) - 1) }
 
 // merge adds a consequence to a finding, and raises the finding's severity at least to the given one.

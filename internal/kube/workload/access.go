@@ -21,8 +21,8 @@ type EtcdAccess struct {
 	Own, Foreign bool
 }
 
-// EtcdAccessOf returns the access to a store's etcd. The argument secret is the Secret that etcd.external.tlsSecretRef
-// names, or nil if it names none.
+// EtcdAccessOf describes how processes reach a store's etcd. The argument secret is the Secret that
+// etcd.external.tlsSecretRef names, or nil if it names none.
 func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess {
 	access := EtcdAccess{Store: Placement(store.Namespace, store.Name)}
 	access.Own = HasTLS(store) && store.Spec.Etcd.External == nil
@@ -49,7 +49,7 @@ func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess
 	return access
 }
 
-// Args returns the command-line flags for the access.
+// Args returns the command-line flags with which a process reaches the etcd.
 func (a EtcdAccess) Args() []string {
 	args := []string{"--etcd=" + strings.Join(a.Endpoints, ","), "--store=" + a.Store}
 	if a.Prefix != "" {
@@ -68,7 +68,7 @@ func (a EtcdAccess) Args() []string {
 	return args
 }
 
-// mount mounts the files that the flags name into a pod.
+// mount mounts the Secret with the TLS files, to which the flags refer, into a pod.
 func (a EtcdAccess) mount(pod *corev1.PodSpec, container *corev1.Container) {
 	if a.Secret == "" {
 		return

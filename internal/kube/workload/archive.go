@@ -15,11 +15,11 @@ import (
 // credentialsDir is the folder in an archive's pod that contains the files of the bucket's credentials.
 const credentialsDir = "/etc/sheaf/credentials"
 
-// credentialsVolume is the name of the volume that is mounted there.
+// credentialsVolume is the name of the pod's volume that is mounted at credentialsDir.
 const credentialsVolume = "credentials"
 
-// annotationCredentials is on the pod templates of archives. It is a hash of the credentials, so that new ones replace
-// the pod.
+// annotationCredentials is set on the pod templates of archives. Its value is a hash of the credentials, so a change
+// of the credentials changes the template and replaces the pod.
 const annotationCredentials = "sheaf.dev/credentials"
 
 // credentialVariables are the keys of a Secret with credentials that become environment variables of the same name.
@@ -50,28 +50,29 @@ func CredentialKeys(data map[string][]byte) (keys []string) {
 	return keys
 }
 
-// ArchiveInput holds what ArchiveDeployment needs to know.
+// ArchiveInput holds the input of ArchiveDeployment for one archive.
 type ArchiveInput struct {
-	Store   *v1alpha1.RecordStore // status.storeUID must be set
+	Store   *v1alpha1.RecordStore // its status.storeUID must be set
 	Archive *v1alpha1.RecordArchive
-	// Image is the image of the pod for an archive that names none.
+	// Image is the pod's image, unless the archive names a different image.
 	Image string
 	// Credentials are the keys of the Secret of spec.credentialsSecretRef that the pod uses.
 	Credentials []string
-	// CredentialsHash identifies the values of these keys.
+	// CredentialsHash is a hash of the values of these keys.
 	CredentialsHash string
 }
 
-// ArchiveImage returns the image of an archive's pod, or "" if nobody names one.
+// ArchiveImage returns the image of an archive's pod, or "" if neither the archive nor the operator specifies one.
 func ArchiveImage(archive *v1alpha1.RecordArchive, fallback string) string {
 	return cmp.Or(archive.Spec.Image, fallback)
 }
 
 // ArchiveDeployment returns the Deployment of the one pod that archives a store.
 //
-// It is no StatefulSet, because the pod has no volume and no name that others know, and because a StatefulSet would not
-// replace a pod on a node that is down. Two pods at a time do no harm: objects are only created, so that the second one
-// takes over and the first one stops. The strategy Recreate avoids that for updates.
+// The pod does not need a StatefulSet, because it has no volume and nobody depends on its name. Besides, a StatefulSet
+// would not replace a pod on a node that is down. It does no harm if two pods run at the same time: archivers only
+// create objects, so the second pod takes over and the first one stops. During updates, the strategy Recreate keeps
+// two pods from running at the same time.
 func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 	store, spec := in.Store, &in.Archive.Spec
 	labels := Labels(store.Name, ContainerArchive)

@@ -55,7 +55,7 @@ func TestArchivePod(t *testing.T) {
 	if mounts[credentialsVolume] != credentialsDir || mounts[tlsVolume] != TLSDir {
 		t.Errorf("mounts %v", mounts)
 	}
-	// Only the identity of the pod in the cloud is that of its ServiceAccount: it gets no token for the API.
+	// The pod uses its ServiceAccount only to identify itself to the cloud. It has no token for the Kubernetes API.
 	if pod.ServiceAccountName != "default" || *pod.AutomountServiceAccountToken {
 		t.Errorf("ServiceAccount %q, token %t", pod.ServiceAccountName, *pod.AutomountServiceAccountToken)
 	}
@@ -67,7 +67,7 @@ func TestArchivePod(t *testing.T) {
 	}
 }
 
-// A limit for the archive is a flag of the shards, and without one no shard has a flag of archives.
+// If an archive has a limit, each shard gets this limit as a flag. Without a limit, shards get no flag for archives.
 func TestTheHoldIsOneFlagOfShards(t *testing.T) {
 	store, pool := &v1alpha1.RecordStore{}, &v1alpha1.ShardPool{}
 	for hold, want := range map[int64]bool{0: false, 1 << 30: true} {
@@ -83,7 +83,8 @@ func TestTheHoldIsOneFlagOfShards(t *testing.T) {
 	}
 }
 
-// The pod of an archive talks to a bucket outside of the cluster, and has no business in etcd.
+// The pod of an archive connects to a bucket outside the cluster. It has no reason to connect to etcd, so the
+// NetworkPolicy does not allow it.
 func TestTheArchiveDoesNotReachEtcd(t *testing.T) {
 	store := &v1alpha1.RecordStore{}
 	store.Name, store.Spec.Etcd.Managed = "quotes", &v1alpha1.ManagedEtcd{Members: 3}

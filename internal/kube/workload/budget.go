@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// budget allows the eviction of a component's pods while at least minAvailable of them remain.
+// budget allows evictions of a component's pods as long as at least minAvailable of them remain.
 func budget(store *v1alpha1.RecordStore, name, component string, minAvailable int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: Labels(store.Name, component)},

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// NetworkPolicy holds a NetworkPolicy, and whether the store is to have it.
+// NetworkPolicy holds a NetworkPolicy, and says whether the store should have it.
 type NetworkPolicy struct {
 	Policy *networkingv1.NetworkPolicy
 	Wanted bool
@@ -78,8 +78,8 @@ func ofStore(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
 		v1alpha1.LabelStore: store.Name}}}
 }
 
-// askingEtcd selects the pods of the store that use its etcd: all except that of the archive, which talks to a bucket
-// outside of the cluster.
+// askingEtcd selects the pods of the store that connect to its etcd. These are all pods except the archive's pod,
+// which connects to a bucket outside the cluster.
 func askingEtcd(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
 	peer := ofStore(store)
 	peer.PodSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{

@@ -17,7 +17,7 @@ import (
 
 // ShardInput holds the input of ShardSet for one shard.
 type ShardInput struct {
-	Store *v1alpha1.RecordStore // status.storeUID must be set in it
+	Store *v1alpha1.RecordStore // its status.storeUID must be set
 	Pool  *v1alpha1.ShardPool
 	Etcd  EtcdAccess
 	// Image is the shard's image, unless the store names a different image.
@@ -27,7 +27,8 @@ type ShardInput struct {
 	Parked bool
 	// ClaimSize is the size in the claim template, which cannot be changed in an existing StatefulSet.
 	ClaimSize resource.Quantity
-	// HoldBytes is how much history the shard keeps for an archive that is behind. 0: the shard chooses.
+	// HoldBytes limits how much history the shard keeps for an archive that is behind. If it is 0, the shard chooses the
+	// limit.
 	HoldBytes int64
 	// Volume is the UUID of the only volume that the shard may serve. It is empty if the shard has no volume yet.
 	Volume string

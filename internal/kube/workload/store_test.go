@@ -243,7 +243,8 @@ func TestAuditLogOfAStore(t *testing.T) {
 	}
 }
 
-// TestAnOddNumberOfMembersIsNone checks that an invalid number of members causes no panic, and takes no memory.
+// TestAnOddNumberOfMembersIsNone checks that an invalid number of members, however large, causes no panic and
+// allocates no memory for members.
 func TestAnOddNumberOfMembersIsNone(t *testing.T) {
 	for members, want := range map[int32]int32{0: 3, 1: 1, 3: 3, -1: 0, math.MinInt32: 0, 2: 0, math.MaxInt32: 0} {
 		store := &v1alpha1.RecordStore{}

@@ -29,11 +29,11 @@ const (
 	// the process presents to callers.
 	KeyClientCert = "client.crt"
 	KeyClientKey  = "client.key"
-	keyGrants     = "grants" // with grantsRequired in it, nobody is admitted without a grant table; see certs.GrantsFile
+	keyGrants     = "grants" // if it contains grantsRequired, callers wait for a grant table; see certs.GrantsFile
 )
 
-// grantsRequired means that the operator writes a grant table for each store, so that a process that finds no table has
-// to wait for one.
+// grantsRequired means that the operator writes a grant table for each store. A process that finds no table must
+// therefore wait for one.
 const grantsRequired = "required"
 
 // Transport returns the name of the ConfigMap with the authorities that all processes of a store trust, and with the

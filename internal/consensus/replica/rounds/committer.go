@@ -18,12 +18,11 @@ import (
 var ErrClosed = errors.New("the committer is closed")
 
 const (
-	// roundsMax is how many groups are written at a time. Groups that share a sync wait for it together.
+	// roundsMax is the number of groups that may write at the same time. Groups that share a sync wait for it together.
 	roundsMax = 64
 	// syncsMax is how many segments are synced in parallel.
 	syncsMax = 16
-	// sharedFrom is the number of concurrent rounds from which rounds share syncs. For a single group, a separate sync
-	// is cheaper.
+	// When at least sharedFrom rounds are in progress, they share syncs. For a single group, a separate sync is cheaper.
 	sharedFrom = 3
 	// Interval is the period of the committer's clock. A group that was not synced between two ticks is idle. The
 	// committer then writes the group's local synced mark, which happens at most 100 ms after the last sync.
@@ -40,7 +39,7 @@ const (
 // Log is a log that a Committer syncs.
 type Log interface {
 	Sync() error
-	SyncShared() bool // returns false if it did nothing, so that Sync must be called
+	SyncShared() bool // if it returns false, it did nothing, and Sync must be called
 }
 
 // Committer makes the entries of all groups on one volume durable. At most 64 groups are written at a time; the others
@@ -64,7 +63,7 @@ type Committer struct {
 	list    []*Seat    // seats that wait for a round, in order
 	head    int        // index of the first seat in list
 	seats   map[*Seat]struct{}
-	clocked map[*Seat]struct{} // seats of replicas whose clock runs; all others rest
+	clocked map[*Seat]struct{} // seats of replicas whose clock runs; all other replicas rest
 	closed  bool
 	marking bool // whether marks of an earlier tick are still being written
 }
@@ -143,7 +142,7 @@ func (c *Committer) remove(s *Seat) {
 // Waiting returns the number of syncs that wait for their turn.
 func (c *Committer) Waiting() int { return int(c.waiting.Load()) }
 
-// Clocked returns the number of replicas that the clock looks at. The other replicas rest.
+// Clocked returns the number of replicas whose clock runs. All other replicas rest.
 func (c *Committer) Clocked() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,7 +242,7 @@ func (c *Committer) clock() {
 		case <-clock.C:
 			ticks++
 			if stands = !c.tick(ticks); stands {
-				clock.Stop() // so that a shard whose groups all rest does not wake up 20 times a second
+				clock.Stop() // a shard whose groups all rest must not wake up 20 times a second
 			}
 		case <-c.woken:
 			if stands {

@@ -88,8 +88,8 @@ func TestARoundThatIsAskedForMeanwhileComesBehind(t *testing.T) {
 	})
 }
 
-// TestNoRoundBeginsBesideTheFirst checks that a round that the clock requests while a replica starts waits for the
-// first round of the replica, even if the clock requested it before that first round.
+// TestNoRoundBeginsBesideTheFirst checks that no other round begins before the first round of a starting replica has
+// ended, even if the clock requests one before or during the first round.
 func TestNoRoundBeginsBesideTheFirst(t *testing.T) {
 	committing(t, func(t *testing.T, c *Committer) {
 		f := &fake{}

@@ -8,7 +8,7 @@ type Runner interface {
 	Round()
 	// Mark writes the local synced mark. It is called instead of a round, and returns false on failure.
 	Mark() bool
-	// Tick is called once in each period Tick while NeedsTick returns true.
+	// Tick is called once in each period of the length Tick while NeedsTick returns true.
 	Tick()
 	NeedsTick() bool
 	// Trim forgets request ids that are too old. It is called every minute.
@@ -50,12 +50,12 @@ type Seat struct {
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
 	s.state.Store(busy) // busy until Enter has run the first round
-	s.Synced()          // the load has synced bytes after the mark
+	s.Synced()          // when the log is loaded, it syncs bytes behind the mark
 }
 
-// Enter calls first instead of the first round, in the caller's goroutine. From then on, the committer runs the
-// replica's rounds. A round that is requested earlier, for example by the clock, begins when first returns. Enter
-// returns ErrClosed, and does not call first, if the committer is closed.
+// Enter calls first, in the caller's goroutine, as the first round of the replica. From then on, the committer runs
+// the replica's rounds. If a round is requested before first returns, for example by the clock, that round begins
+// after first has returned. If the committer is closed, Enter returns ErrClosed and does not call first.
 func (s *Seat) Enter(first func()) error {
 	if !s.admit() {
 		return ErrClosed

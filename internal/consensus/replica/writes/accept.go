@@ -8,7 +8,7 @@ import (
 )
 
 // Draft holds the facts about a write that Accept needs and that can be looked up without a lock. A Draft does not
-// hold the write itself, so that the write need not be on the heap.
+// refer to the write itself; otherwise the write would have to be on the heap.
 type Draft struct {
 	request format.Request
 	head    head
@@ -41,7 +41,7 @@ func lookUp(w *Write, log Log) head {
 type Lead struct {
 	Sole    bool            // no other member can lead, so the newest committed version is the newest of the group
 	NoSpace error           // why the log accepts nothing now; nil if the log accepts writes
-	Hangs   <-chan struct{} // closed when the leadership was lost while no round finishes
+	Hangs   <-chan struct{} // closed if the leadership is lost and a hanging disk keeps the round from finishing
 }
 
 // Accept admits, declines or refuses a write. The order of calls to Accept is the order of the group's writes. Accept

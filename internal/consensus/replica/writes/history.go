@@ -9,14 +9,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// History reads, from the log, the part of a queue's window that is older than the start of the process. A start must
-// not wait for that, so the first write with a request id triggers it. It is safe for concurrent use.
+// History reads from the log those requests of a queue's window that were applied before the process started. The
+// start must not wait for this, so the log is read only when the first write with a request id arrives. History is
+// safe for concurrent use.
 type History struct {
 	log     Log
 	now     func() time.Time
 	window  format.RequestWindow
 	rules   rules.Off
-	applied uint64 // index at the start; entries up to it are read from the log, and this process saw all later ones
+	applied uint64 // index at the start: earlier entries are read from the log, later ones are seen by this process
 	started int64  // time of the start, by windowClock
 
 	whole atomic.Bool
@@ -50,7 +51,7 @@ func (h *History) Read(put func(Older)) {
 	if older := h.read(); len(older) > 0 {
 		put(older)
 	}
-	h.part = h.log.Damaged() // damage that was known before, or that this call has found
+	h.part = h.log.Damaged() // the damage may have been known before, or found by the read above
 	h.whole.Store(!h.part)
 }
 

@@ -11,7 +11,7 @@ import (
 // Pending is a write in progress, for which a caller may wait. Only the Queue uses the other fields.
 type Pending struct {
 	done   chan struct{}   // closed when result and err are set
-	hangs  <-chan struct{} // closed when the leadership was lost while no round finishes; may be nil
+	hangs  <-chan struct{} // closed if the leadership is lost while a hanging disk blocks the round; may be nil
 	result Result
 	err    error
 
@@ -20,13 +20,13 @@ type Pending struct {
 	timed      bool
 	refusal    error // for a refused write: ErrExists or ErrMismatch
 	id         int64
-	index      uint64 // the expected index, later the real one
+	index      uint64 // the expected index until the real one is known
 	term       uint64 // 0 until the real index is known
 	commitTime int64
 	condition  Condition
 	request    format.Request // distinguishes the write from other writes with the same request id
 	bytes      int64
-	payload    []byte     // kept until the log's entry has the payload
+	payload    []byte     // needed until the payload is in the log's entry
 	after      []*Pending // writes answered together with this write
 }
 
@@ -35,8 +35,8 @@ type role uint8
 
 const (
 	written  role = iota // the write created an entry, and is answered when the entry is applied
-	refused              // a condition refused the write, which is answered when the cause of the refusal is applied
-	nothing              // the write deletes a missing record, and is answered when the delete before it is applied
+	refused              // a condition refused the write; answered when the version that caused the refusal is applied
+	nothing              // the write deletes a missing record; answered when the write that made it missing is applied
 	repeated             // the request id is in progress, and the write gets the first write's result
 )
 

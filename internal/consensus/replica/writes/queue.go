@@ -79,8 +79,8 @@ func (q *Queue) Logged() int { return q.logged.len() }
 // InFlightBytes returns the bytes that Options.InFlightBytesMax bounds.
 func (q *Queue) InFlightBytes() int64 { return q.inFlightBytes }
 
-// Serve makes the queue accept writes as a new leader. It returns how far the last commit time is ahead of the clock,
-// because commit times never decrease.
+// Serve makes the queue accept writes as a new leader. Commit times never decrease, so the last commit time may be
+// ahead of this machine's clock. Serve returns the difference.
 func (q *Queue) Serve() (ahead time.Duration) {
 	q.lastCommitTime = max(q.lastCommitTime, q.opts.Log.LastCommitTime())
 	return time.Duration(q.lastCommitTime - q.opts.Now().UnixNano())
@@ -109,7 +109,7 @@ func (q *Queue) TurnedDown(writes []*Pending, err error) {
 // Awaits reports whether any write's index is not known yet.
 func (q *Queue) Awaits() bool { return q.unindexed > 0 }
 
-// Index sets the entry that the next write in order has become, and returns the write's payload.
+// Index assigns an index and a term to the first write that has none yet, and returns the write's payload.
 func (q *Queue) Index(index, term uint64) (payload []byte) {
 	p := q.logged.last(q.unindexed)
 	q.unindexed--
@@ -169,8 +169,8 @@ func (q *Queue) Refuse(p *Pending, err error) {
 	q.markAnswered(p)
 }
 
-// Answered returns the writes whose callers the caller must wake with Wake. The queue collects the next ones in
-// scratch.
+// Answered returns the answered writes, whose callers the caller of Answered must wake with Wake. It also gives the
+// queue the slice scratch, in which the queue collects the writes that are answered next.
 func (q *Queue) Answered(scratch []*Pending) []*Pending {
 	answered := q.answered
 	q.answered = scratch[:0]
@@ -196,7 +196,7 @@ func (q *Queue) markAnswered(p *Pending) {
 		case p.err != nil:
 			q.Refuse(next, fmt.Errorf("%w: nothing was written, and what that depends on has an unknown outcome", ErrNoLeader))
 		default:
-			q.opts.Declined(next, p.newest()) // p is committed, but its version may already be outdated
+			q.opts.Declined(next, p.newest()) // p is committed, but a later write may have replaced its version
 		}
 	}
 	p.after = nil

@@ -46,7 +46,7 @@ type leader struct {
 }
 
 type entry struct {
-	p       *Pending // only the id and the kind of the write are read
+	p       *Pending // only the id and the kind of this write are read
 	index   uint64
 	request format.Request
 }

@@ -30,7 +30,7 @@ type windowSlot struct {
 	requestID [16]byte
 	id        int64
 	index     uint64
-	time      int64 // commit time, Unix ns; for a refused write, IfVersion of its condition
+	time      int64 // commit time in Unix ns; for a refused write, IfVersion of its condition instead
 	at        int64 // time when this replica applied or declined the write, or read the window from the log
 	crc       uint32
 	delete    bool
@@ -103,7 +103,7 @@ func (w *window) held() int { return int(w.next - w.first) }
 
 func (w *window) drop() {
 	id := w.slot(w.first).requestID
-	if w.at[id] == uint32(w.first) { // if false, a later write has replaced this one
+	if w.at[id] == uint32(w.first) { // otherwise a later write has replaced this one
 		delete(w.at, id)
 	}
 	w.first++
@@ -120,8 +120,8 @@ func (w *window) resize(slots int) {
 // forgottenMax is how many writes are dropped at a time, so that no caller has to wait long.
 const forgottenMax = 8192
 
-// forget drops writes that need not be remembered. The argument coming is the number of writes that are about to be
-// added. forget returns true if there may be more writes to drop.
+// forget drops writes that need not be remembered any longer. The argument coming is the number of writes that are
+// about to be added. If forget returns true, there may be more writes to drop.
 func (w *window) forget(now int64, coming int) (more bool) {
 	for range forgottenMax {
 		if w.held() == 0 {

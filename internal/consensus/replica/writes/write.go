@@ -23,8 +23,8 @@ var (
 	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
 )
 
-// ErrDiskHangs ends a wait if the leadership is lost while the disk hangs, because the round that would answer the
-// write does not finish.
+// ErrDiskHangs ends a wait if the leadership is lost while the disk hangs. Waiting longer would be pointless, because
+// the round that would answer the write does not finish.
 var ErrDiskHangs = errors.New("the leadership was lost, and the disk of this replica does not answer")
 
 // ConditionError is the error of a write that was refused because of its condition. Err is ErrExists or ErrMismatch.
@@ -135,8 +135,8 @@ func frameBytes(w *Write) int64 {
 	return format.FrameBytes(len(w.Attributes), dataBytes)
 }
 
-// SyncTimes holds the start and the end of the sync with which this replica made a write durable. With several copies,
-// a write needs the syncs of a majority, but SyncTimes covers only the leader's own sync.
+// SyncTimes holds the start and the end of the sync with which this replica made a write durable. In a group with
+// several copies, a write needs the syncs of a majority, but SyncTimes covers only the leader's own sync.
 type SyncTimes struct {
 	Began, Ended time.Time
 	first, last  uint64 // indexes of the entries that the sync made durable
