@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// ran is what a command printed, and how it ended.
+// ran holds what a command printed, its exit code and its error.
 type ran struct {
 	out, messages string
 	code          int
@@ -40,7 +40,7 @@ func sample(t *testing.T) (Source, *archivetest.Memory, *archivetest.Writer) {
 	return Source{Bucket: b}, b, w
 }
 
-// Each command prints what its golden file has. Read the difference before you run the test with -update.
+// Each command must print the contents of its golden file. After a run with -update, check the changes to these files.
 func TestWhatCommandsPrint(t *testing.T) {
 	s, _, w := sample(t)
 	list := func(out *cli.Output) error { return List(t.Context(), out, s) }
@@ -75,7 +75,8 @@ func TestWhatCommandsPrint(t *testing.T) {
 	_ = w
 }
 
-// sizes are left out of golden files in JSON: those of log objects depend on checksums that their headers have.
+// sizes matches the sizes of objects in JSON. The golden files contain 0 in their place, because the size of a log
+// object depends on the checksums in its header, which differ from run to run.
 var sizes = regexp.MustCompile(`"bytes": [0-9]+`)
 
 func golden(t *testing.T, name, got string) {
@@ -103,7 +104,7 @@ func TestCat(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		opts CatOptions
-		want string // the data, or a part of the error
+		want string // the data; if the command fails, a part of the error
 		code int
 	}{
 		"the end":             {CatOptions{ID: "3"}, "three, second", 0},
@@ -138,7 +139,7 @@ func TestCat(t *testing.T) {
 	}
 }
 
-// The line of JSON has the metadata and all data, also those of a blob.
+// A line of JSON contains the metadata and all the data, even if the data are a blob.
 func TestCatAsJSON(t *testing.T) {
 	s, _, w := sample(t)
 	got := run(true, func(out *cli.Output) error { return Cat(t.Context(), out, s, CatOptions{ID: "11"}) })
@@ -153,7 +154,7 @@ func TestCatAsJSON(t *testing.T) {
 	}
 }
 
-// In Hash routing the id tells the group, so that no other group is read.
+// With Hash routing, the id determines the group, so no other group is read.
 func TestCatOfHashRouting(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -164,7 +165,8 @@ func TestCatOfHashRouting(t *testing.T) {
 		w.Copy(g, 9)
 	}
 	b.Set(w.Name(object.ArchiveName), w.Encode(&object.Archive{Store: "h", Routing: "hash", Groups: 2, Lanes: 1}, nil))
-	for id, want := range map[string]string{"0": "in 0", "-1": "in 1"} { // the keys of 0 and -1 are 0 and above 2^63
+	// With two groups, id 0 belongs to group 0, and id -1 to group 1.
+	for id, want := range map[string]string{"0": "in 0", "-1": "in 1"} {
 		got := run(false, func(out *cli.Output) error { return Cat(t.Context(), out, Source{Bucket: b}, CatOptions{ID: id}) })
 		if got.out != want {
 			t.Errorf("record %s: %q, %v", id, got.out, got.err)
@@ -190,7 +192,8 @@ func TestVerifyFailsWithWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A URL with several stores asks for one; a store that cannot be read fails the list, and the others are listed.
+// If the URL contains several stores, a command asks the user to choose one. If one of the stores cannot be read, list
+// fails, but prints the others.
 func TestSeveralStores(t *testing.T) {
 	s, b, w := sample(t)
 	other := archivetest.New(t, b, uuid.UUID{0xee}, archivetest.SampleKey(t))

@@ -21,24 +21,25 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// CatOptions say which version of which record Cat prints.
+// CatOptions specify the record and the version that Cat prints.
 type CatOptions struct {
 	ID    string
-	Group string // name or UUID; empty: the one that Hash routing says, or the only one that has the record
-	At    string // as ParseAt reads it; empty: the end of the archive
+	Group string // name or UUID; if empty, the group that Hash routing selects, or the only group with this record
+	At    string // in the syntax of ParseAt; if empty, the end of the archive
 }
 
-// At is a point of a group: an index, a time, a point of the archive, or the end of the archive.
+// At is a point in a group's history: an index, a time, a named point of the archive, or the end of the archive. At
+// most one of its exported fields is set.
 type At struct {
-	Time  time.Time // zero: not by time
-	Index uint64    // 0: not by index
-	Point string    // name of a point; empty: not by point
+	Time  time.Time // zero if the point is not a time
+	Index uint64    // 0 if the point is not an index
+	Point string    // name of a point of the archive; empty if it is another kind of point
 
 	groups map[uuid.UUID]uint64 // of Point
 }
 
-// ParseAt reads a time as in RFC 3339, an index as "index:" and a number, or a point as "point:" and its name. An empty
-// text is the end of the archive.
+// ParseAt parses a point: a time in the format of RFC 3339, "index:" followed by an index, or "point:" followed by a
+// name. The empty text is the end of the archive.
 func ParseAt(text string) (at At, err error) {
 	if text == "" {
 		return at, nil
@@ -65,7 +66,7 @@ func ParseAt(text string) (at At, err error) {
 	return at, nil
 }
 
-// in reads the point of the archive, if it is one.
+// in reads the named point from the archive. If at is another kind of point, in returns it unchanged.
 func (at At) in(ctx context.Context, a *reader.Archive) (At, error) {
 	if at.Point == "" {
 		return at, nil
@@ -75,13 +76,14 @@ func (at At) in(ctx context.Context, a *reader.Archive) (At, error) {
 	return at, coded(err)
 }
 
-// has reports whether a group belongs to a point of the archive. A group belongs to every other point.
+// has reports whether a group existed at the point. It is always true for a point that is not a named point of the
+// archive.
 func (at At) has(g *reader.Group) bool {
 	_, ok := at.groups[g.UUID]
 	return ok || at.Point == ""
 }
 
-// index returns the index that a point stands for in a group.
+// index returns the index in a group's history at which the point lies.
 func (at At) index(ctx context.Context, g *reader.Group) (uint64, error) {
 	switch {
 	case !at.has(g):
@@ -96,8 +98,8 @@ func (at At) index(ctx context.Context, g *reader.Group) (uint64, error) {
 	return g.Through, nil
 }
 
-// Cat writes the data of a record as of a point to Out; with JSON, one line with its metadata and its data in base64.
-// What was written before an error is not the whole record.
+// Cat writes the data of a record, as of a point, to Out. In JSON, it writes one line with the metadata and the data,
+// which are in base64. If Cat returns an error, the data that it wrote are incomplete.
 func Cat(ctx context.Context, out *cli.Output, s Source, opts CatOptions) error {
 	id, err := cli.ParseID(opts.ID)
 	if err != nil {
@@ -129,7 +131,7 @@ func Cat(ctx context.Context, out *cli.Output, s Source, opts CatOptions) error 
 	return errors.Join(write(out, v, g, src), src.Close())
 }
 
-// groupsOf returns the groups that may have a record.
+// groupsOf returns the groups that may contain a record.
 func groupsOf(ctx context.Context, a *reader.Archive, id int64, opts CatOptions) ([]*reader.Group, error) {
 	name := opts.Group
 	if h := a.Header(); name == "" && h.Routing == "hash" {
@@ -142,9 +144,9 @@ func groupsOf(ctx context.Context, a *reader.Archive, id int64, opts CatOptions)
 	return []*reader.Group{g}, err
 }
 
-// find returns the version of a record as of a point. A record that several groups have is refused, because the caller
-// has to say which one is meant. A group that cannot be read as of this point may have the record, too, unless the
-// group was deleted by then.
+// find returns the version of a record as of a point. If several groups have the record, find returns an error,
+// because the caller has to choose one of them. It also returns an error if one of the groups cannot be read as of
+// this point, because that group may have the record, too. It ignores groups that had been deleted by then.
 func find(ctx context.Context, groups []*reader.Group, id int64, at At) (v reader.Version, in *reader.Group,
 	err error) {
 	for _, g := range groups {
@@ -180,7 +182,7 @@ func write(out *cli.Output, v reader.Version, g *reader.Group, src io.Reader) er
 	if err != nil {
 		return err
 	}
-	// A line of JSON is written only when all data were read, so that an error leaves no half line.
+	// A line of JSON is written only after all the data were read, so that an error does not leave half a line.
 	var data bytes.Buffer
 	if _, err := io.Copy(&data, src); err != nil {
 		return err
@@ -188,7 +190,7 @@ func write(out *cli.Output, v reader.Version, g *reader.Group, src io.Reader) er
 	return cli.WriteJSONLine(out.Out, record, &data)
 }
 
-// recordOf returns a version in the shape in which the commands of sheaf print records.
+// recordOf converts a version to the type with which the commands of sheaf print records.
 func recordOf(v reader.Version, g *reader.Group) (client.Record, error) {
 	e := &v.Entry
 	attributes, err := format.DecodeAttributes(e.Attributes)

@@ -18,23 +18,23 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// CopyOptions say which records Copy writes, and how.
+// CopyOptions specify which records Copy writes, and how.
 type CopyOptions struct {
-	At      string // as ParseAt reads it; not empty
-	Nearest bool   // read a group as of the nearest point that can be read if it cannot be read as of At
-	// IDs lists records, one in each line: an id, or GROUP/ID. Nil: all records of Group.
+	At      string // in the syntax of ParseAt; required
+	Nearest bool   // if a group cannot be read as of At, read it as of the nearest point at which it can be read
+	// IDs lists records, one per line, as an id or GROUP/ID. If IDs is nil, Copy writes all records of Group.
 	IDs io.Reader
-	// Group is the name or UUID of the group to read. With IDs, it is that of the ids without a group.
+	// Group is the name or UUID of the group to read. If IDs is set, Group applies to the ids without a group.
 	Group     string
-	As        string        // name of the group to write to; empty: that of the archive
-	Overwrite bool          // also replace records that have other content now
-	DryRun    bool          // write nothing, and count what would be written
-	Rate      int64         // bytes of data that are written in a second, at most; 0: no limit
-	Patience  time.Duration // limit of each call to the store; 0: one minute
-	Quiet     bool          // show no progress
+	As        string        // name of the group to write to; if empty, the same name as in the archive
+	Overwrite bool          // also replace records whose content has changed since
+	DryRun    bool          // write nothing, but count the records that would be written
+	Rate      int64         // maximum bytes of data written per second; 0 means no limit
+	Patience  time.Duration // time limit of each call to the store; 0 means one minute
+	Quiet     bool          // do not show progress
 }
 
-// CopyTarget is the living store that Copy writes to. A cli.Conn is one. Safe for concurrent use.
+// CopyTarget is the running store to which Copy writes. *cli.Conn implements it. It must be safe for concurrent use.
 type CopyTarget interface {
 	// Named reports whether the store has Named routing.
 	Named(ctx context.Context) (bool, error)
@@ -44,16 +44,17 @@ type CopyTarget interface {
 	Fetch(ctx context.Context, key client.Key, version string, w io.Writer) (client.Record, error)
 }
 
-// CopyReport says what Copy has done. It is exact also if Copy ended early, apart from writes whose answer was lost.
+// CopyReport says what Copy has done. Even if Copy ended early, the report is exact, except for writes whose responses
+// were lost.
 type CopyReport struct {
 	DryRun       bool        `json:"dryRun,omitempty"`
 	Groups       []CopyGroup `json:"groups"`
-	Written      int64       `json:"written"` // records; with DryRun: those that would be written
+	Written      int64       `json:"written"` // records; with DryRun, those that would be written
 	WrittenBytes int64       `json:"writtenBytes"`
-	Replaced     int64       `json:"replaced"`     // of Written: records that had other content
-	AlreadyThere int64       `json:"alreadyThere"` // records that are now as they were
-	Different    int64       `json:"different"`    // records that have other content now, and were left
-	AbsentThen   int64       `json:"absentThen"`   // ids that had no record at that point
+	Replaced     int64       `json:"replaced"`     // those of Written that replaced other content
+	AlreadyThere int64       `json:"alreadyThere"` // records whose present content is that of the archive
+	Different    int64       `json:"different"`    // records that were left unchanged although their content differs
+	AbsentThen   int64       `json:"absentThen"`   // requested ids that had no record at that point
 	Seconds      float64     `json:"seconds"`
 }
 
@@ -61,31 +62,31 @@ type CopyReport struct {
 type CopyGroup struct {
 	Group string `json:"group"`
 	UUID  string `json:"uuid"`
-	Index uint64 `json:"index"` // the group was read as of this index
-	// Nearest says which point was taken in place of the one that was asked for, and why; empty: the one that was asked
-	// for.
+	Index uint64 `json:"index"` // index as of which the group was read
+	// Nearest says which other point was used instead of the requested one, and why. It is empty if the requested point
+	// was used.
 	Nearest string `json:"nearest,omitempty"`
 }
 
-// Limits of a copy. Its memory is bounded by copySenders batches, and one MiB for each large record.
+// These constants limit a copy. Its memory is bounded by copySenders batches, plus 1 MiB for each large record.
 const (
 	copySenders     = 4
 	copyBatchPuts   = 256
 	copyBatchBytes  = 1 << 20
 	copyPatience    = time.Minute
-	copyTries       = 3 // attempts with a record that somebody else creates or deletes meanwhile
+	copyTries       = 3 // attempts to write a record that somebody else creates or deletes at the same time
 	copyLargeBytes  = 1 << 20
 	copyRateBurst   = 1 << 20
 	copyRateMin     = 1 << 10
-	copyDifferences = 5 // records with other content that are named in messages
+	copyDifferences = 5 // number of records with other content that messages name
 )
 
-// copying is a copy that is running.
+// copying is a copy in progress.
 type copying struct {
 	to     CopyTarget
 	out    *cli.Output
 	opts   CopyOptions
-	named  bool // the store has Named routing
+	named  bool // whether the store has Named routing
 	limit  *rate.Limiter
 	report *CopyReport
 
@@ -94,16 +95,16 @@ type copying struct {
 	written, writtenBytes, replaced, there, different, seen atomic.Int64
 }
 
-// copied is one record of the archive on its way into the store.
+// copied is a record of the archive that is being copied into the store.
 type copied struct {
 	version reader.Version
-	record  client.Record // of version: its key is that in the store
+	record  client.Record // the version as a record, with the key that it has in the store
 }
 
-// Copy writes records of an archive, as they were at a point in time, into a living store by ordinary puts. Records
-// that are in the store as they were are not written. A record that has other content now is left, and fails the copy
-// at its end, unless Overwrite is set. A copy that was interrupted is repeated as a whole: what it had written is there
-// already.
+// Copy writes records of an archive, as they were at a point in time, into a running store, using ordinary puts. It
+// does not write records whose present content is the same. If the present content of a record differs, Copy replaces
+// the record only if Overwrite is set; otherwise it leaves the record unchanged and returns an error at the end. A
+// copy that was interrupted is simply repeated. The records that it has already written are then found to be the same.
 func Copy(ctx context.Context, out *cli.Output, s Source, to CopyTarget, opts CopyOptions) (err error) {
 	c := &copying{to: to, out: out, opts: opts, report: &CopyReport{DryRun: opts.DryRun}, batches: make(chan []copied)}
 	plan, err := c.prepare(ctx, s)
@@ -205,7 +206,7 @@ func (c *copying) prepare(ctx context.Context, s Source) ([]copyPlan, error) {
 	return c.plan(ctx, a, at, wanted)
 }
 
-// run reads the groups, and sends what is to be written.
+// run reads the groups, and sends the records that must be written.
 func (c *copying) run(ctx context.Context, plan []copyPlan) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -230,7 +231,7 @@ func (c *copying) run(ctx context.Context, plan []copyPlan) error {
 	return g.Wait()
 }
 
-// read reads one group, and passes its records on in batches.
+// read reads one group, and passes its records on in batches to the senders.
 func (c *copying) read(ctx context.Context, p copyPlan) error {
 	var batch []copied
 	var bytes, found int64

@@ -14,14 +14,14 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// copyPlan says what is read of one group.
+// copyPlan specifies the records that are read from one group.
 type copyPlan struct {
 	group *reader.Group
 	index uint64
-	ids   []int64 // in order, each once; nil: all
+	ids   []int64 // sorted and without duplicates; nil means all records
 }
 
-// wants reports whether a record is to be copied.
+// wants reports whether a record should be copied.
 func (p copyPlan) wants(id int64) bool {
 	if p.ids == nil {
 		return true
@@ -36,7 +36,7 @@ type copyIDs struct {
 	ids   []int64
 }
 
-// wanted returns the groups to read with their ids, in the order of the groups.
+// wanted returns the groups to read, sorted by name, each with the ids of its records.
 func (c *copying) wanted(a *reader.Archive) ([]copyIDs, error) {
 	if c.opts.IDs == nil {
 		return []copyIDs{{group: c.opts.Group}}, nil
@@ -81,8 +81,8 @@ func (c *copying) wanted(a *reader.Archive) ([]copyIDs, error) {
 	return wanted, nil
 }
 
-// plan finds the index as of which each group is read. A group that cannot be read as of this point fails the whole
-// copy before anything is written.
+// plan determines the index as of which each group is read. If one of the groups cannot be read as of this point, the
+// whole copy fails before anything is written.
 func (c *copying) plan(ctx context.Context, a *reader.Archive, at At, wanted []copyIDs) (plan []copyPlan, err error) {
 	if at, err = at.in(ctx, a); err != nil {
 		return nil, err
@@ -106,8 +106,9 @@ func (c *copying) plan(ctx context.Context, a *reader.Archive, at At, wanted []c
 	return plan, nil
 }
 
-// groupAt returns the group that had a name at a point, or the group with a UUID. If a group of this name was deleted
-// and another one was created, the deleted group counts for the time that its own pieces cover.
+// groupAt returns the group that had the given name at a point, or the group with the given UUID. If a group of this
+// name was deleted, and another group was later created with the same name, groupAt returns the deleted group for
+// points up to the last time that the archive covers for that group.
 func groupAt(ctx context.Context, a *reader.Archive, name string, at At) (*reader.Group, error) {
 	groups, err := a.Groups(ctx)
 	if err != nil {
@@ -128,8 +129,9 @@ func groupAt(ctx context.Context, a *reader.Archive, name string, at At) (*reade
 	return slices.MinFunc(then, func(a, b *reader.Group) int { return a.Covered.Compare(b.Covered) }), nil
 }
 
-// nearest returns the index that a point stands for in a group. If the group cannot be read as of it, and another point
-// may be taken, it returns the nearest earlier one, or else the nearest later one, and a text that says so.
+// nearest returns the index in a group's history at which the point lies. The group may not be readable as of this
+// point. If other is true, nearest then returns the index of the nearest earlier point at which the group can be read,
+// or else of the nearest later one. The text instead describes this replacement.
 func (at At) nearest(ctx context.Context, g *reader.Group, other bool) (index uint64, instead string, err error) {
 	index, err = at.index(ctx, g)
 	if err == nil {

@@ -13,17 +13,17 @@ import (
 	"sheaf.dev/sheaf/internal/archive/reader"
 )
 
-// presence is what the store has of a record of the archive.
+// presence describes how a record of the archive and the store's present record relate.
 type presence int
 
 const (
 	presentNot   presence = iota // no record
-	presentSame                  // the record as it was
-	presentOther                 // a record with other content
+	presentSame                  // the store has the record with the same content
+	presentOther                 // the store has the record with other content
 )
 
-// send writes the records of a batch that are not in the store as they were. A record that somebody else creates or
-// deletes at the same time is looked up again.
+// send writes those records of a batch that the store does not already have with the same content. If somebody else
+// creates or deletes a record at the same time, send looks up that record again.
 func (c *copying) send(ctx context.Context, batch []copied) error {
 	for range copyTries {
 		again, err := c.sendOnce(ctx, batch)
@@ -35,7 +35,7 @@ func (c *copying) send(ctx context.Context, batch []copied) error {
 	return fmt.Errorf("record %s is created and deleted by others again and again", batch[0].record.Key)
 }
 
-// sendOnce returns the records that have to be looked up again.
+// sendOnce makes one attempt to write a batch. It returns the records that must be looked up again.
 func (c *copying) sendOnce(ctx context.Context, batch []copied) (again []copied, err error) {
 	present, err := c.lookUp(ctx, batch)
 	if err != nil {
@@ -68,7 +68,8 @@ func (c *copying) sendOnce(ctx context.Context, batch []copied) (again []copied,
 	return append(again, more...), err
 }
 
-// noteDifferent counts a record that is left because it has other content now, and names the first ones.
+// noteDifferent counts a record that is not replaced although its content differs. It prints the first few of these
+// records.
 func (c *copying) noteDifferent(one *copied) {
 	c.seen.Add(1)
 	if c.different.Add(1) <= copyDifferences {
@@ -85,10 +86,10 @@ func (c *copying) noteWritten(one *copied, replaced bool) {
 	}
 }
 
-// lookUp returns what the store has of each record.
+// lookUp determines the presence of each record of a batch.
 func (c *copying) lookUp(ctx context.Context, batch []copied) ([]presence, error) {
 	present := make([]presence, len(batch))
-	var compare []int // their metadata are those of the archive, and their versions are others
+	var compare []int // records with the same metadata, but another version
 	for i, outcome := range c.get(ctx, batch, true) {
 		there, was := &outcome.Record, &batch[i].record
 		switch {
@@ -96,7 +97,7 @@ func (c *copying) lookUp(ctx context.Context, batch []copied) ([]presence, error
 		case outcome.Err != nil:
 			return nil, fmt.Errorf("looking up what is there: %w", outcome.Err)
 		case there.Version == was.Version && there.CommitTime.Equal(was.CommitTime):
-			present[i] = presentSame // the very version that was archived
+			present[i] = presentSame // the store still has the version that was archived
 		case there.Size == was.Size && there.Timestamp.Equal(was.Timestamp) &&
 			maps.EqualFunc(there.Attributes, was.Attributes, bytes.Equal):
 			compare = append(compare, i)
@@ -107,7 +108,7 @@ func (c *copying) lookUp(ctx context.Context, batch []copied) ([]presence, error
 	return present, c.compare(ctx, batch, compare, present)
 }
 
-// get reads records of the store.
+// get reads records from the store.
 func (c *copying) get(ctx context.Context, batch []copied, metadataOnly bool) []client.GetOutcome {
 	items := make([]client.GetItem, len(batch))
 	for i := range batch {
@@ -118,7 +119,8 @@ func (c *copying) get(ctx context.Context, batch []copied, metadataOnly bool) []
 	return c.to.BatchGet(ctx, items)
 }
 
-// compare reads the data of records whose metadata are those of the archive, as after an earlier copy.
+// compare compares the data of records whose metadata are the same as in the archive. Such records may have been
+// written by an earlier copy.
 func (c *copying) compare(ctx context.Context, batch []copied, at []int, present []presence) error {
 	var small []copied
 	var places []int
@@ -149,7 +151,7 @@ func (c *copying) compare(ctx context.Context, batch []copied, at []int, present
 	return nil
 }
 
-// compareLarge compares the data of a record with those of a blob.
+// compareLarge compares the data of a record in the store with those of a blob in the archive.
 func (c *copying) compareLarge(ctx context.Context, one *copied) (presence, error) {
 	was, err := one.version.Open(ctx)
 	if err != nil {
@@ -175,7 +177,7 @@ func (c *copying) compareLarge(ctx context.Context, one *copied) (presence, erro
 
 var errDiffers = errors.New("the data differ")
 
-// sameAs fails at the first byte that is not that of want.
+// sameAs is a writer that compares the written bytes with those of want, and fails at the first difference.
 type sameAs struct {
 	want   io.Reader
 	buffer []byte
@@ -196,8 +198,8 @@ func (s *sameAs) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// options returns the options of the put of a record. Without Overwrite, a put never replaces a record that was created
-// after the look-up.
+// options returns the options for the put of a record. Without Overwrite, the put does not replace a record that
+// somebody has created since the look-up.
 func (c *copying) options(one *copied) client.PutOptions {
 	return client.PutOptions{
 		IfAbsent: !c.opts.Overwrite, Timestamp: one.record.Timestamp, Attributes: one.record.Attributes,
@@ -205,7 +207,7 @@ func (c *copying) options(one *copied) client.PutOptions {
 	}
 }
 
-// put writes small records. It returns those that have to be looked up again.
+// put writes small records. It returns the records that must be looked up again.
 func (c *copying) put(ctx context.Context, batch []copied, replaced []bool) (again []copied, err error) {
 	items := make([]client.PutItem, len(batch))
 	for i := range batch {
@@ -221,7 +223,7 @@ func (c *copying) put(ctx context.Context, batch []copied, replaced []bool) (aga
 		case errors.Is(outcome.Err, client.ErrExists):
 			again = append(again, batch[i])
 		case outcome.Err != nil:
-			err = cmp.Or(err, outcome.Err) // the others of the batch are counted nevertheless
+			err = cmp.Or(err, outcome.Err) // the other records of the batch must still be counted
 		default:
 			c.noteWritten(&batch[i], replaced[i])
 		}
@@ -229,7 +231,7 @@ func (c *copying) put(ctx context.Context, batch []copied, replaced []bool) (aga
 	return again, err
 }
 
-// pay waits until the limit of the rate allows n more bytes.
+// pay waits until the rate limit allows n more bytes.
 func (c *copying) pay(ctx context.Context, n int64) error {
 	for ; c.limit != nil && n > 0; n -= copyRateBurst {
 		if err := c.limit.WaitN(ctx, int(min(n, copyRateBurst))); err != nil {
@@ -239,7 +241,7 @@ func (c *copying) pay(ctx context.Context, n int64) error {
 	return nil
 }
 
-// upload writes a large record. It adds the record to again if somebody else has created it meanwhile.
+// upload writes a large record. If somebody else has created the record in the meantime, upload appends it to again.
 func (c *copying) upload(ctx context.Context, one *copied, replaced bool, again *[]copied) error {
 	options := c.options(one)
 	from := &blobSource{c: c, ctx: ctx, version: &one.version}
@@ -255,16 +257,16 @@ func (c *copying) upload(ctx context.Context, one *copied, replaced bool, again 
 	return nil
 }
 
-// blobSource reads the data of a large version. An upload that is repeated reads them again from the beginning.
+// blobSource reads the data of a large version. If an upload is repeated, it reads the data again from the beginning.
 type blobSource struct {
 	c       *copying
 	ctx     context.Context //nolint:containedctx // io.Reader has no argument for it
 	version *reader.Version
 	at      int64
-	src     io.ReadCloser // at the offset at; nil: not open
+	src     io.ReadCloser // positioned at the offset at; nil if it is not open
 }
 
-// Seek implements io.Seeker, for the beginning and the end.
+// Seek implements io.Seeker. Uploads seek only to the beginning and to the end.
 func (b *blobSource) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:

@@ -20,23 +20,23 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// living is a store in memory with one version of each record.
+// living simulates a running store. It has one version of each record, in memory.
 type living struct {
 	mu      sync.Mutex // held during each call
 	named   bool
 	records map[client.Key]client.Record
-	puts    map[client.Key]int // how often each record was written
-	before  func(client.Key)   // called before each put; nil: nothing
-	fail    error              // of each put behind the first failAfter ones
+	puts    map[client.Key]int // number of times that each record was written
+	before  func(client.Key)   // called before each put; may be nil
+	fail    error              // the error of all puts that follow the first successful ones, whose number is in after
 	after   int
-	twice   bool // an upload is read, repeated from the beginning, and stored then
+	twice   bool // whether an upload is read half, and then repeated from the beginning
 }
 
 func newLiving(named bool) *living {
 	return &living{named: named, records: map[client.Key]client.Record{}, puts: map[client.Key]int{}}
 }
 
-// set stores a record as a group of an archive has it.
+// set stores a record of an archive's group.
 func (l *living) set(key client.Key, r archivetest.Record) {
 	attributes, err := format.DecodeAttributes(r.Entry.Attributes)
 	if err != nil {
@@ -137,7 +137,7 @@ func (l *living) Fetch(_ context.Context, key client.Key, _ string, w io.Writer)
 	return r, err
 }
 
-// holds compares the records of a group in the store with a state of the group.
+// holds checks that the store has the records of a state of the archive's group.
 func (l *living) holds(t *testing.T, group string, want map[int64]archivetest.Record) {
 	t.Helper()
 	for id, r := range want {
@@ -161,8 +161,8 @@ func copyTo(t *testing.T, s Source, to CopyTarget, opts CopyOptions) ran {
 	return run(false, func(out *cli.Output) error { return Copy(t.Context(), out, s, to, opts) })
 }
 
-// harmed is an archive with a group of 600 records and a blob, and the store as it is after somebody has deleted and
-// replaced records. The index is the last one before that.
+// harmed returns an archive and a store. The archive has a group of 600 records and a blob. In the store, some records
+// of this group have since been deleted or replaced. The index is that of the last entry before these changes.
 func harmed(t *testing.T) (s Source, l *living, g *archivetest.Group, index uint64) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -176,7 +176,7 @@ func harmed(t *testing.T) (s Source, l *living, g *archivetest.Group, index uint
 		g.Delete(id)
 	}
 	g.Put(20, "replaced")
-	g.Put(21, "record XX") // of the same length
+	g.Put(21, "record XX") // has the same length as the previous data
 	g.Delete(1000)
 	w.Log(g)
 	l = newLiving(true)
@@ -212,7 +212,7 @@ func TestCopyBringsBackWhatWasDeletedAndReplaced(t *testing.T) {
 	if got.err != nil || got.out != "wrote 0 records, 0 B\n  601 already there\n" || l.written() != 13 {
 		t.Errorf("again: %q, %v, %d written", got.out, got.err, l.written())
 	}
-	// Data that differ behind equal metadata are found, in a small record and in a large one.
+	// Copy finds data that differ although the metadata are equal, in a small record and in a large one.
 	for _, id := range []int64{11, 1000} {
 		r := l.records[client.Key{ID: id, Group: "alpha"}]
 		r.Data = bytes.Clone(r.Data)
@@ -265,7 +265,7 @@ func TestCopyOfIDs(t *testing.T) {
 	for what, c := range map[string]struct {
 		ids  string
 		opts CopyOptions
-		out  string // its beginning; if the code is 0, all of it
+		out  string // the beginning of the output; if the code is 0, the whole output
 		code int
 		err  string
 	}{
@@ -312,7 +312,8 @@ func TestCopyOfAPointThatCannotBeRead(t *testing.T) {
 	if l.written() != len(beta.State(4)) {
 		t.Errorf("%d records were written, not those as of index 4", l.written())
 	}
-	// Below the floor, only a later point can be read; beyond the end, an earlier one.
+	// For a point below the history floor, only a later point can be read. For a point beyond the end of the archive,
+	// only an earlier point can be read.
 	for at, want := range map[string]string{"index:1": "taken is index 4", "2030-01-01T00:00:00Z": "taken is index 10"} {
 		got := copyTo(t, s, newLiving(true), CopyOptions{At: at, Group: "alpha", Nearest: true})
 		if got.err != nil || !strings.Contains(got.messages, want) {
@@ -324,7 +325,8 @@ func TestCopyOfAPointThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A group that was deleted, and created again with the same name, is read as it was before its deletion.
+// The test deletes a group, and then creates another one with the same name. A copy as of a time before the deletion
+// reads the deleted group.
 func TestCopyOfADeletedGroup(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -354,13 +356,13 @@ func TestCopyOfADeletedGroup(t *testing.T) {
 	}
 }
 
-// In Hash routing, the id decides the group on both sides.
+// With Hash routing, the id determines the group, both in the archive and in the store.
 func TestCopyBetweenRoutings(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
 	for i, name := range []string{"0", "1"} {
 		g := w.NewGroup(name, byte(i+1))
-		g.Put(int64(-i), "in "+name) // the keys of 0 and -1 are 0 and above 2^63
+		g.Put(int64(-i), "in "+name) // with two groups, id 0 belongs to group 0, and id -1 to group 1
 		w.Copy(g, 9)
 		w.Log(g)
 	}
@@ -375,7 +377,7 @@ func TestCopyBetweenRoutings(t *testing.T) {
 		}
 	}
 	_, l, _, _ := harmed(t)
-	refused(hash, l, CopyOptions{At: now, IDs: ids()}) // the sample archive says Named
+	refused(hash, l, CopyOptions{At: now, IDs: ids()}) // according to its header, this archive has Named routing
 	b.Set(w.Name(object.ArchiveName), w.Encode(&object.Archive{Store: "h", Routing: "hash", Groups: 2, Lanes: 1}, nil))
 	l = newLiving(false)
 	refused(hash, l, CopyOptions{At: "", IDs: ids()})
@@ -405,7 +407,7 @@ func TestCopyKeepsTheRate(t *testing.T) {
 			t.Fatal(got.err)
 		}
 		l.holds(t, "alpha", g.State(index))
-		// 1.25 MiB and the small records, of which the first MiB is free
+		// The data are 1.25 MiB and the small records. The rate limit allows the first MiB immediately.
 		if took := time.Since(begin); took < 4*time.Second || took > 6*time.Second {
 			t.Errorf("it took %v", took)
 		}

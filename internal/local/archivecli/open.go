@@ -6,5 +6,5 @@ import (
 	"sheaf.dev/sheaf/internal/archive/reader"
 )
 
-// Open opens the archive that is meant. Errors have the exit codes of package cli.
+// Open opens the archive that s selects. Its errors have the exit codes of package cli.
 func (s Source) Open(ctx context.Context) (*reader.Archive, error) { return s.open(ctx) }

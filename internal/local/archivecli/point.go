@@ -12,18 +12,18 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// pruned returns the archive as one that can be changed.
+// pruned returns the archive that s selects, as a store that can be changed.
 func (s Source) pruned(ctx context.Context) (*prune.Store, error) {
 	store, err := s.store(ctx)
 	return &prune.Store{Bucket: s.Bucket, UUID: store, Keys: s.Keys}, err
 }
 
-// PointOptions say which point CreatePoint makes.
+// PointOptions describe the point that CreatePoint creates.
 type PointOptions struct {
 	Name     string
-	At       string        // a time; empty: the time up to which all groups are archived
-	For      time.Duration // how long the point is kept; 0: until it is deleted
-	Schedule bool          // it is one of many: pruning keeps only the newest ones
+	At       string        // a time; if empty, the time up to which all groups are archived
+	For      time.Duration // how long the point is kept; 0 means until it is deleted
+	Schedule bool          // whether a schedule creates this point; pruning keeps only the newest of these points
 	Now      func() time.Time
 }
 
@@ -33,9 +33,9 @@ type PointRow struct {
 	Time    string `json:"time"`
 	Created string `json:"created"`
 	Made    string `json:"made"`
-	Until   string `json:"until,omitempty"` // empty: it is kept until it is deleted
+	Until   string `json:"until,omitempty"` // if empty, the point is kept until it is deleted
 	Groups  int    `json:"groups"`
-	Deleted bool   `json:"deleted,omitempty"` // a drop lists it: it is not kept any more
+	Deleted bool   `json:"deleted,omitempty"` // whether the point was deleted, so that pruning no longer keeps it
 }
 
 func pointRow(p *object.Point, dropped bool) PointRow {
@@ -43,7 +43,7 @@ func pointRow(p *object.Point, dropped bool) PointRow {
 		Until: unixTime(p.Until), Groups: len(p.Groups), Deleted: dropped}
 }
 
-// CreatePoint makes a point in time that pruning keeps, and prints it.
+// CreatePoint creates a point in time that pruning keeps, and prints the point.
 func CreatePoint(ctx context.Context, out *cli.Output, s Source, opts PointOptions) error {
 	at, err := ParseAt(opts.At)
 	switch {
@@ -110,7 +110,7 @@ func ListPoints(ctx context.Context, out *cli.Output, s Source) error {
 	return out.WriteRows(rows, t)
 }
 
-// DeletePoint ends the keeping of a point.
+// DeletePoint deletes a point, so that pruning no longer keeps it.
 func DeletePoint(ctx context.Context, out *cli.Output, s Source, name string, now func() time.Time) error {
 	archive, err := s.pruned(ctx)
 	if err != nil {
@@ -126,12 +126,12 @@ func DeletePoint(ctx context.Context, out *cli.Output, s Source, name string, no
 // PruneOptions are the options of Prune.
 type PruneOptions struct {
 	Keep   time.Duration // the window
-	Points int           // points of a schedule that are kept
+	Points int           // number of points of a schedule that are kept
 	DryRun bool
 	Now    func() time.Time
 }
 
-// Prune makes an archive smaller, and prints what it did.
+// Prune removes old versions and unused objects from an archive, and prints what it did.
 func Prune(ctx context.Context, out *cli.Output, s Source, opts PruneOptions) error {
 	if opts.Keep < 0 || opts.Points < 0 {
 		return cli.Usagef("--keep %v, --points %d: must not be negative", opts.Keep, opts.Points)

@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// ShowOptions say what Show prints: one object, the history of a group, or the versions of a record.
+// ShowOptions specify what Show prints: an object, the objects of a group, or the versions of a record.
 type ShowOptions struct {
-	Object string // name in the folder of the store, such as log/00/0000000000000000001
+	Object string // name in the store's folder, such as log/00/0000000000000000001
 	Group  string // name or UUID
-	ID     string // of a record of Group; empty: the group's objects
+	ID     string // id of a record of Group; if empty, Show prints the group's objects
 }
 
 // Show prints an object, a group or a record of an archive.
@@ -46,7 +46,7 @@ func Show(ctx context.Context, out *cli.Output, s Source, opts ShowOptions) erro
 	return showGroup(ctx, out, g)
 }
 
-// objectJSON is an object as Show prints it.
+// objectJSON is an object in the form in which Show prints it.
 type objectJSON struct {
 	Object       string        `json:"object"`
 	Kind         string        `json:"kind"`
@@ -76,7 +76,7 @@ func showObject(ctx context.Context, out *cli.Output, a *reader.Archive, name st
 	if l, ok := o.Header.(*object.Log); ok && !out.JSON {
 		return out.WriteTable(piecesTable(l))
 	}
-	return out.WriteJSON(shown) // a header is JSON in the object, too
+	return out.WriteJSON(shown) // the object also stores its header as JSON
 }
 
 func piecesTable(l *object.Log) cli.Table {
@@ -95,7 +95,7 @@ func piecesTable(l *object.Log) cli.Table {
 
 func number(n uint64) cli.Cell { return cli.Number(strconv.FormatUint(n, 10)) }
 
-// unixTime formats a time in Unix nanoseconds; empty if it is 0.
+// unixTime formats a time in Unix nanoseconds. It returns "" for 0.
 func unixTime(nanos int64) string {
 	if nanos == 0 {
 		return ""
@@ -103,7 +103,7 @@ func unixTime(nanos int64) string {
 	return cli.FormatTime(time.Unix(0, nanos))
 }
 
-// groupJSON is a group with its objects as Show prints it.
+// groupJSON is a group with its objects, in the form in which Show prints it.
 type groupJSON struct {
 	GroupRow
 	Sources []sourceJSON `json:"sources"`
@@ -169,7 +169,7 @@ func showRecord(ctx context.Context, out *cli.Output, g *reader.Group, text stri
 	}
 	var records []client.Record
 	rows := make([]cli.RecordJSON, 0, len(versions))
-	for i := len(versions) - 1; i >= 0; i-- { // newest first, as sheaf versions prints them
+	for i := len(versions) - 1; i >= 0; i-- { // the newest first, as in the output of sheaf versions
 		r, err := recordOf(versions[i], g)
 		if err != nil {
 			return err

@@ -17,32 +17,33 @@ import (
 
 // StatusOptions are the options of Status.
 type StatusOptions struct {
-	// LagMax is how old the time may be up to which all groups are archived. An archiver notes groups that are not
-	// written every 10 minutes.
+	// LagMax is the maximum age of the time up to which all groups are archived. For groups without writes, the archiver
+	// updates this time only every 10 minutes.
 	LagMax time.Duration
 	Now    func() time.Time // nil: time.Now
 }
 
-// StatusJSON is what Status prints of the archive of a store.
+// StatusJSON is what Status prints about the archive of a store.
 type StatusJSON struct {
 	Store string `json:"store"`
 	Name  string `json:"name"`
-	// ArchivedThrough is the time up to which all groups are archived; empty: not known.
+	// ArchivedThrough is the time up to which all groups are archived. It is empty if the time is not known.
 	ArchivedThrough string `json:"archivedThrough,omitempty"`
-	// LagSeconds is the age of ArchivedThrough; nil: not known.
+	// LagSeconds is the age of ArchivedThrough. It is nil if the age is not known.
 	LagSeconds *float64 `json:"lagSeconds,omitempty"`
-	// FirstPoint is the first time as of which all groups can be read, apart from holes; empty: not known.
+	// FirstPoint is the first time as of which all groups can be read, apart from holes. It is empty if the time is not
+	// known.
 	FirstPoint string       `json:"firstPoint,omitempty"`
 	Groups     int          `json:"groups"`
-	Deleted    int          `json:"deletedGroups"` // not in Groups
+	Deleted    int          `json:"deletedGroups"` // not included in Groups
 	Holes      []StatusHole `json:"holes"`
-	// Missing says of which groups objects are missing.
+	// Missing describes, for each group that lacks objects, which objects are missing.
 	Missing []string       `json:"missing,omitempty"`
 	Objects []StatusObject `json:"objects"`
-	Behind  string         `json:"behind,omitempty"` // why the archive is behind; empty: it is not
+	Behind  string         `json:"behind,omitempty"` // why the archive is behind; empty if it is not
 }
 
-// StatusHole is a hole of a group.
+// StatusHole is a hole in the history of a group.
 type StatusHole struct {
 	Group string `json:"group"`
 	object.Hole
@@ -55,11 +56,12 @@ type StatusObject struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-// otherKind is the kind of objects that no archive has.
+// otherKind is the kind of objects that do not belong to an archive.
 const otherKind = "other"
 
-// Status prints how far the archive of a store is, what it has, and what it lacks. It lists all objects, and reads
-// catalogues and headers of log objects. It fails if the archive is more than LagMax behind, or if objects are missing.
+// Status prints up to when a store is archived, what its archive contains, and what is missing in it. It lists all
+// objects, and reads the catalogues and the headers of log objects. It returns an error if the archive is more than
+// LagMax behind, or if objects are missing.
 func Status(ctx context.Context, out *cli.Output, s Source, opts StatusOptions) error {
 	if opts.LagMax <= 0 {
 		return cli.Usagef("--lag-max %v: must be above 0", opts.LagMax)
@@ -94,7 +96,8 @@ func Status(ctx context.Context, out *cli.Output, s Source, opts StatusOptions) 
 	return nil
 }
 
-// ofGroups sums up the groups. The first point is the latest one of the first points of all groups that exist.
+// ofGroups sums up the groups. FirstPoint is the latest of the first points of all groups that still exist, because
+// all of these groups can be read from then on.
 func (s *StatusJSON) ofGroups(ctx context.Context, groups []*reader.Group) {
 	var first time.Time
 	known := true
@@ -120,7 +123,7 @@ func (s *StatusJSON) ofGroups(ctx context.Context, groups []*reader.Group) {
 	}
 }
 
-// count counts the objects in the folder of a store by kind.
+// count counts, by kind, the objects in a store's folder.
 func count(ctx context.Context, b bucket.Bucket) ([]StatusObject, error) {
 	kinds := map[string]*StatusObject{}
 	for info, err := range b.List(ctx, "", "") {
@@ -145,7 +148,7 @@ func count(ctx context.Context, b bucket.Bucket) ([]StatusObject, error) {
 	return rows, nil
 }
 
-// behind says why the archive is behind; empty if it is not.
+// behind says why the archive is behind. It returns "" if the archive is not behind.
 func behind(s *StatusJSON, lagMax time.Duration) string {
 	switch {
 	case len(s.Missing) > 0:

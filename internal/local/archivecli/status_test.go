@@ -10,10 +10,10 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// anySize finds sizes, which depend on checksums.
+// anySize matches sizes of objects, which depend on checksums and differ from run to run.
 var anySize = regexp.MustCompile(`, [0-9.]+ (B|KiB)`)
 
-// The golden files have the sample archive 4 s after everything in it was archived.
+// The golden files show the status of the sample archive 4 s after it was archived completely.
 func TestStatus(t *testing.T) {
 	s, b, w := sample(t)
 	status := func(asJSON bool, behind, lagMax time.Duration) ran {
@@ -41,7 +41,7 @@ func TestStatus(t *testing.T) {
 	if got := status(false, 0, 0); got.code != 2 {
 		t.Errorf("no bound: %d, %v", got.code, got.err)
 	}
-	// The archiver goes on without an object that is needed.
+	// The archive lacks an object that it needs, although later objects exist.
 	b.Set(w.Name(object.LogName(2)), nil)
 	got = status(true, 0, time.Hour)
 	if got.code != 1 || !strings.Contains(got.err.Error(), "objects are missing: group") ||

@@ -1,5 +1,5 @@
-// Package archivecli implements the commands of sheaf-archive that read an archive, except for their flags: list, show,
-// verify and cat. Each is handed the bucket and where to print. Errors have the exit codes of package cli.
+// Package archivecli implements the commands of sheaf-archive that read or prune an archive, except for their flags.
+// The caller of a command passes the bucket and the output. Errors have the exit codes of package cli.
 package archivecli
 
 import (
@@ -20,14 +20,14 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// Source says which archive a command reads.
+// Source specifies the archive that a command reads.
 type Source struct {
-	Bucket bucket.Bucket // begins at the URL
-	Store  string        // UUID; empty: the only store at the URL
-	Keys   object.Keys   // of encrypted archives
+	Bucket bucket.Bucket // the bucket, or the part of it below the URL
+	Store  string        // UUID; if empty, the only store at the URL
+	Keys   object.Keys   // keys of the archive, if it is encrypted
 }
 
-// store returns the store that is meant.
+// store returns the UUID of the store that s selects.
 func (s Source) store(ctx context.Context) (uuid.UUID, error) {
 	if s.Store != "" {
 		store, err := uuid.Parse(s.Store)
@@ -59,7 +59,7 @@ func (s Source) open(ctx context.Context) (*reader.Archive, error) {
 	return a, coded(err)
 }
 
-// coded gives errors about missing objects the exit code for them.
+// coded gives errors about missing objects the exit code 3.
 func coded(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return cli.NotFoundf("%w", err)
@@ -67,7 +67,7 @@ func coded(err error) error {
 	return err
 }
 
-// StoreRow is a store as List prints it.
+// StoreRow is a store in the form in which List prints it.
 type StoreRow struct {
 	Store    string     `json:"store"`
 	Name     string     `json:"name"`
@@ -76,13 +76,13 @@ type StoreRow struct {
 	Groups   []GroupRow `json:"groups"`
 	FirstLog uint64     `json:"firstLog"`
 	LastLog  uint64     `json:"lastLog"`
-	// Covered is the time up to which all groups are archived; empty: not known.
+	// Covered is the time up to which all groups are archived. It is empty if the time is not known.
 	Covered string `json:"covered,omitempty"`
 	// Error says why the archive of the store cannot be read.
 	Error string `json:"error,omitempty"`
 }
 
-// GroupRow is a group as List prints it.
+// GroupRow is a group in the form in which List prints it.
 type GroupRow struct {
 	Group   string        `json:"group"`
 	UUID    string        `json:"uuid"`
@@ -94,8 +94,8 @@ type GroupRow struct {
 	Missing string        `json:"missing,omitempty"`
 }
 
-// List prints the stores of a URL and their groups. A store that cannot be read has its error in its row, and the
-// command fails at the end.
+// List prints the stores at a URL and their groups. If a store cannot be read, its row contains the error, and List
+// returns an error at the end.
 func List(ctx context.Context, out *cli.Output, s Source) error {
 	stores, err := reader.Stores(ctx, s.Bucket)
 	if err != nil {
@@ -163,7 +163,7 @@ func groupRow(g *reader.Group) GroupRow {
 	}
 }
 
-// formatTime formats a time; empty if it is not known.
+// formatTime formats a time. It returns "" if the time is not known.
 func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -193,7 +193,7 @@ func listTable(rows []StoreRow) cli.Table {
 	return t
 }
 
-// state says in words what is special about a group.
+// state describes anything unusual about a group.
 func (g *GroupRow) state() cli.Cell {
 	switch {
 	case g.Missing != "":

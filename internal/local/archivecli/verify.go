@@ -11,11 +11,11 @@ import (
 
 // VerifyOptions are the options of Verify.
 type VerifyOptions struct {
-	Sample int    // percent of the segments, blobs and log objects; 0: all
+	Sample int    // percentage of the segments, blobs and log objects to check; 0 means all
 	Seed   uint64 // selects the sample
 }
 
-// Verify checks an archive, and prints what is wrong. It fails if anything is.
+// Verify checks an archive, and prints the problems that it finds. It returns an error if there are any.
 func Verify(ctx context.Context, out *cli.Output, s Source, opts VerifyOptions) error {
 	if opts.Sample < 0 || opts.Sample > 100 {
 		return cli.Usagef("--sample %d: must be 1 to 100 percent", opts.Sample)
@@ -48,7 +48,7 @@ func Verify(ctx context.Context, out *cli.Output, s Source, opts VerifyOptions) 
 	return nil
 }
 
-// say writes what was checked.
+// say prints a summary of what was checked.
 func say(out *cli.Output, r *reader.Report) {
 	out.Sayf("store %s: %s in %s, %s, %s, %s and %s checked", r.Store, cli.FormatBytes(r.Bytes),
 		units.Count(int64(r.Groups), "group", "groups"), units.Count(r.Logs, "log object", "log objects"),

@@ -46,12 +46,13 @@ type Conn struct {
 	Server string
 
 	admin *grpc.ClientConn
-	waits atomic.Pointer[waits] // nil: no notes are printed
+	waits atomic.Pointer[waits] // if nil, no notes are printed
 }
 
 // Dial prepares connections to HOST:PORT, and sends nothing yet. If no server listens at that address, calls fail
-// immediately, so that the user notices. Calls wait for a server that has answered before. callTimeout limits each call
-// that has one answer and no deadline, and the time for which streams try to resume; 0: no limit.
+// immediately, so that the user notices. Calls wait for a server that has answered before. callTimeout limits each
+// call that has one answer and no deadline of its own. It also limits how long a stream tries to resume. 0 means no
+// limit.
 func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
 		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)
@@ -98,8 +99,8 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 // Close closes the connections.
 func (c *Conn) Close() error { return errors.Join(c.Client.Close(), c.admin.Close()) }
 
-// Store stores the content of data as one record. It uses Put for up to 1 MiB, and Upload for more. It needs 1 MiB of
-// memory. If data is an io.ReadSeeker at its start, Store repeats a failed upload.
+// Store stores the content of data as one record. It uses Put for up to 1 MiB of data, and Upload for more, and needs
+// 1 MiB of memory. If data is an io.ReadSeeker at its start, Store repeats a failed upload.
 func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, options *client.PutOptions) (client.PutResult,
 	error) {
 	head, err := io.ReadAll(io.LimitReader(data, dataBytesMax+1))
@@ -148,7 +149,7 @@ func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, clo
 	return from, func() { _ = from.Close() }, nil // never fails
 }
 
-// Environment variables with the values of flags that are not set.
+// These environment variables are used for flags that are not set.
 const (
 	envCA   = "SHEAF_CA"
 	envCert = "SHEAF_CERT"

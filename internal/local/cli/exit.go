@@ -18,14 +18,14 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// Exit codes of all commands.
+// These are the exit codes of all commands.
 const (
 	exitDone     = 0
 	exitFailed   = 1
 	exitUsage    = 2
 	exitNotFound = 3
-	exitNotBlank = 4 // the operator checks for this code: LookNotBlank of internal/kube/workload
-	exitLostData = 5 // the operator checks for this code: EtcdLostData of internal/kube/workload
+	exitNotBlank = 4 // the operator checks for LookNotBlank (internal/kube/workload), which is this code
+	exitLostData = 5 // the operator checks for EtcdLostData (internal/kube/workload), which is this code
 )
 
 // coded is an error with an exit code of its own.
@@ -132,7 +132,7 @@ func Describe(err error, server string) string {
 	if hint := hintFor(s, server); hint != "" {
 		words = append(words, hint)
 	}
-	return strings.ReplaceAll(strings.Join(words, ": "), "\n", "; ") // joined errors have one line each
+	return strings.ReplaceAll(strings.Join(words, ": "), "\n", "; ") // if errors were joined, their text has several lines
 }
 
 // endOf returns the context error that ended a call, or nil if no context error ended it.

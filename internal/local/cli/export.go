@@ -23,16 +23,16 @@ import (
 // ExportOptions are the options of Export.
 type ExportOptions struct {
 	Dir      string // created if it does not exist
-	Group    string // only this group; empty: all
-	Prefix   string // only records with paths below this prefix, which is removed from the paths
+	Group    string // export only this group; if empty, all groups
+	Prefix   string // export only records with paths below this prefix, which is removed from the paths
 	Force    bool   // replace existing files
 	Setuid   bool   // also restore setuid, setgid and sticky bits, which every writer of records can set
-	Workers  int    // number of file writers; 0: 8
-	Failures string // file for the list of all failures, JSON lines
+	Workers  int    // also restore the setuid, setgid and sticky bits, which any client that writes records can set
+	Failures string // number of goroutines that write files; 0 means 8
 	Quiet    bool
 }
 
-// Kinds of failures of an export.
+// These are the kinds of failures of an export.
 const (
 	failThere = "there already"
 	failWrite = "cannot be written"
@@ -206,7 +206,7 @@ func (e *exporter) record(ctx context.Context, r client.Record) error {
 	return nil
 }
 
-// leftError is the reason for not writing a record, if no write has failed.
+// leftError explains why a record was not exported although no write failed.
 type leftError struct {
 	kind string
 	err  error
@@ -242,7 +242,7 @@ func (e *exporter) write(ctx context.Context, name string, r client.Record) (err
 	aside := fmt.Sprintf(".sheaf-export-%x", client.NewRequestID())
 	defer func() {
 		if err != nil {
-			_ = unix.Unlinkat(int(dir), aside, 0) // usually the file does not exist
+			_ = unix.Unlinkat(int(dir), aside, 0) // usually fails, because the temporary file no longer exists
 		}
 	}()
 	if isSymlink(r) {

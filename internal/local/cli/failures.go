@@ -29,10 +29,10 @@ func whatOf(err error) string {
 	return Describe(err, "")
 }
 
-// Failed counts failures by kind.
+// Failed contains the number of failures of each kind.
 type Failed map[string]int64
 
-// Total returns the sum over all kinds.
+// Total returns the number of failures of all kinds.
 func (f Failed) Total() int64 {
 	var n int64
 	for _, k := range f {

@@ -32,7 +32,8 @@ func DeleteGroups(ctx context.Context, deleteOne func(ctx context.Context, group
 	return failed
 }
 
-// States of a group that no single copy has. A RecordStore uses the same words in status.groups.notWell.
+// These are states that only a group as a whole can have, and not a single copy. A RecordStore uses the same words in
+// status.groups.notWell.
 const (
 	groupNoLeader = "NoLeader" // no copy leads, so calls wait
 	groupDegraded = "Degraded" // the group is served, but by fewer copies than it should have
@@ -49,9 +50,10 @@ type GroupRow struct {
 	State string `json:"state"`
 	// Copies is the number of copies that etcd lists, without copies that are being created.
 	Copies int `json:"copies"`
-	// Leader is the shard that leads the group; empty: no copy leads.
+	// Leader is the shard that leads the group. It is empty if no copy leads.
 	Leader string `json:"leader,omitempty"`
-	// Records and StoredBytes are the figures of the leader, or of another copy if no copy leads; nil: not known.
+	// Records and StoredBytes are the figures of the leader, or of another copy if no copy leads. They are nil if they
+	// are not known.
 	Records     *int64 `json:"records"`
 	StoredBytes *int64 `json:"storedBytes"`
 	// Message is the message of the first copy that has one.

@@ -7,7 +7,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// A group is one row, in the words of a RecordStore. Unknown figures are null, not 0.
+// Each group is listed in one row, with the words that a RecordStore uses. Unknown figures are null, not 0.
 func TestGroupRows(t *testing.T) {
 	const (
 		pending     = recordv1.GroupState_GROUP_STATE_PENDING

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// Attributes that import writes and export reads.
+// Import writes these attributes, and export reads them.
 const (
 	attributePath  = "path"  // path below the folder, with the prefix; slash-separated, bytes as in the file system
 	attributeMode  = "mode"  // permission bits with setuid, setgid and sticky, octal: "0644"
@@ -27,14 +27,14 @@ const (
 	attributeType  = "type"  // "symlink" if the data is the target of a symbolic link; absent for files
 )
 
-// Limits of an import. Its memory remains below about the sum of importBytesMax, one chunk per upload, and gRPC's
-// buffers.
+// These constants limit an import. Its memory stays below about the sum of importBytesMax, one chunk per upload, and
+// gRPC's buffers.
 const (
 	importBytesMax = 32 << 20 // bytes of files that are read but not yet stored
 	importUploads  = 2        // concurrent uploads of files above 1 MiB
 	importLookUps  = 4        // concurrent lookups of existing files
-	batchBytes     = 1 << 20  // a batch is sent when its puts have this size
-	batchPuts      = 256      // or when it has this number of puts
+	batchBytes     = 1 << 20  // a batch is sent when its puts reach this size
+	batchPuts      = 256      // a batch is also sent when it has this number of puts
 	// time limit of a batch, from sending it to processing its results
 	batchPatience  = 30 * time.Second
 	importPatience = 60 * time.Second // an import gives up after this time without a stored file
@@ -45,13 +45,13 @@ const (
 type ImportOptions struct {
 	Dir      string
 	ID       string // name, sequence, hash, map:FILE
-	Group    string // in Named routing: dir, or a name; empty in Hash routing
+	Group    string // with Named routing, dir or a name; with Hash routing, empty
 	Prefix   string // prepended to every path
-	ImportID string // part of the request ids; empty: with Resume from folder, prefix and scheme; else random
+	ImportID string // part of request ids; if empty, derived from folder, prefix and scheme with Resume, otherwise random
 	FirstID  int64  // first id of the scheme sequence
-	Workers  int    // number of file readers; 0: 16
-	Senders  int    // number of streams that send puts; 0: 8
-	DryRun   bool   // store and delete nothing, but ask the store and count
+	Workers  int    // number of goroutines that read files; 0 means 16
+	Senders  int    // number of streams that send puts; 0 means 8
+	DryRun   bool   // store and delete nothing, but compare with the store and count
 	Resume   bool   // do not change files that an earlier import stored
 	Update   bool   // also store changed files as new versions
 	Checksum bool   // with Update: also compare the bytes of files whose size, time and mode are unchanged
@@ -60,10 +60,10 @@ type ImportOptions struct {
 	Failures string // file for the list of all failures, JSON lines
 	Quiet    bool   // show no progress
 
-	knownIDs map[nameHash]int64 // for sequence with Resume: ids from the earlier import, by path
+	knownIDs map[nameHash]int64 // with Resume and the scheme sequence: the ids that the earlier import assigned, by path
 }
 
-// Kinds of failures of an import.
+// These are the kinds of failures of an import.
 const (
 	failUnreadable = "unreadable"
 	failNoID       = "no id"
@@ -89,7 +89,7 @@ type importer struct {
 	root    folder
 	jobs    chan job
 	puts    chan *put
-	memory  *semaphore.Weighted // counts bytes; importBytesMax in total
+	memory  *semaphore.Weighted // limits the bytes in memory to importBytesMax
 	uploads *semaphore.Weighted
 	failed  failures
 
@@ -97,24 +97,24 @@ type importer struct {
 	empty, symlinks, large, skipped     atomic.Int64
 	deleted                             atomic.Int64
 	notKept                             notKept
-	found, blind                        atomic.Bool  // a file was found; a folder could not be read
+	found, blind                        atomic.Bool  // whether a file was found, and whether a folder could not be read
 	seenFiles, seenBytes                atomic.Int64 // numbers of processed files and bytes, whatever the outcome
 	totalFiles, totalBytes              atomic.Int64
 	totalKnown                          atomic.Bool
 	lastSuccess                         atomic.Int64 // Unix ns of the server's last answer
 
 	takenMu sync.Mutex
-	taken   map[client.Key]string // only in a dry run: the path of the first file with this key
+	taken   map[client.Key]string // only in a dry run: for each key, the path of the first file that has it
 }
 
 // job is a file to be read.
 type job struct {
 	item Item
 	key  client.Key
-	// there is the record with an older state of this file, as found by Update. The put replaces the version of this
-	// record. It is nil if there is no such record.
+	// there is the file's record in the store, if Update has found one with an older state of the file. The put must
+	// replace exactly this version. Otherwise there is nil.
 	there *client.Record
-	// same is true if the record and the file may differ only in their bytes, which therefore have to be compared.
+	// same means that the record and the file may differ only in their bytes, so that the bytes have to be compared.
 	same bool
 }
 

@@ -18,12 +18,12 @@ import (
 // put is one file that was read and has to be stored.
 type put struct {
 	job      job
-	data     []byte // set only for small files
+	data     []byte // nil for large files
 	options  client.PutOptions
 	stamp    fileStamp
 	mixed    bool  // the file changed while it was read
 	reserved int64 // bytes of importer.memory to release
-	attempts int   // number of attempts without a conclusive answer
+	attempts int   // number of attempts without a conclusive response
 }
 
 // source is an open file for reading.
@@ -106,7 +106,7 @@ func (im *importer) read(ctx context.Context, j job) error {
 	im.notKept.look(f, info)
 	switch {
 	case im.opts.DryRun && !j.same:
-		im.countDry(j, info.Size()) // no bytes have to be compared
+		im.countDry(j, info.Size()) // a dry run that has no bytes to compare does not read the file
 		return nil
 	case info.Size() > dataBytesMax:
 		return im.readLarge(ctx, j, f)
@@ -168,7 +168,7 @@ func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileStat
 	}
 	most := int64(len(first))
 	if err == nil {
-		most = dataBytesMax + 1 // the file may be longer than first
+		most = dataBytesMax + 1 // the file may have more bytes than the buffer first
 	}
 	reserved, err := im.reserve(ctx, most)
 	if err != nil {
@@ -255,7 +255,7 @@ func (im *importer) equal(ctx context.Context, j job, s fileState, file io.Reade
 	record, err := im.conn.Open(ctx, j.key, &client.DownloadOptions{Version: j.there.Version})
 	if err == nil {
 		same, err = sameBytes(file, record)
-		_ = record.Close() // only read from
+		_ = record.Close() // an error of Close does not matter, because the record was only read
 	}
 	im.lastSuccess.Store(time.Now().UnixNano())
 	unreadable, ok := errors.AsType[*fs.PathError](err)
@@ -347,7 +347,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case counter.at < most && !unsized && statErr == nil && now.Size() < s.size && shorter < 2:
-			shorter++ // the server refuses data that are shorter than declared
+			shorter++ // the file has shrunk, so the server has refused data that were shorter than declared
 			continue
 		case !retryable(err):
 			return im.complete(ctx, p, s.size, false, err)

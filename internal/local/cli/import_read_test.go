@@ -34,7 +34,7 @@ func (g *growing) ReadAt(b []byte, off int64) (int, error) {
 
 func (g *growing) Stat() (fs.FileInfo, error) { return sizeOf(len(g.data)), nil }
 
-// sizeOf is the FileInfo of a file with this size.
+// sizeOf is the FileInfo of a file of this size.
 type sizeOf int64
 
 func (s sizeOf) Name() string     { return "log" }
@@ -78,7 +78,7 @@ func TestAFileThatGrowsIsStoredAsFarAsItWasSeen(t *testing.T) {
 // odd is a large file whose actual size differs from the size that it reports.
 type odd struct {
 	bytes.Reader
-	says  []int64 // results of Stat in order; the last one repeats
+	says  []int64 // the results of successive calls of Stat; the last result is repeated
 	asked int
 }
 
@@ -116,7 +116,8 @@ func (u *uploads) Upload(stream recordv1.RecordService_UploadServer) error {
 		Put: &recordv1.PutResponse{Version: "1", DataCrc32C: crc32c.Of(u.got)}})
 }
 
-// A large file of unknown size, or that becomes shorter during a read, is stored up to its actual end.
+// A large file may have an unknown size, or become shorter while it is read. In both cases it is stored up to its
+// actual end.
 func TestALargeFileOfAnotherSizeIsStored(t *testing.T) {
 	const size = dataBytesMax + 7
 	data := []byte(strings.Repeat("x", size))

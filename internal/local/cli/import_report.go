@@ -62,7 +62,7 @@ func ImportFailure(kind string) string {
 	return "not imported: " + kind
 }
 
-// notKept counts as NotKept does, concurrently during an import.
+// notKept has the same counters as NotKept, and may be used concurrently during an import.
 type notKept struct{ emptyFolders, hardLinks, holes, owners, attributes atomic.Int64 }
 
 func (n *notKept) report() NotKept {

@@ -16,7 +16,7 @@ import (
 // send stores the files that were read, batch by batch. Several senders run in parallel, so one batch at a time for
 // each sender is enough to keep the server busy.
 func (im *importer) send(ctx context.Context) error {
-	var again []*put // puts to be sent again
+	var again []*put // puts that must be sent again
 	for {
 		batch := again
 		if len(batch) == 0 {
@@ -168,7 +168,7 @@ func (im *importer) completeTaken(ctx context.Context, p *put, size int64, repea
 
 // fileStamp holds the properties by which a file is recognised.
 type fileStamp struct {
-	name  string // with the prefix
+	name  string // the path of the file, including the prefix
 	size  int64
 	mtime string
 	mode  uint32

@@ -11,24 +11,24 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// Kinds of failures of records whose paths do not make up one tree.
+// These are the kinds of failures of records whose paths cannot exist together in one tree.
 const (
 	failOutside = "path leads outside"
 	failTwice   = "path exported twice"
 	failBoth    = "path of both a file and a folder"
 )
 
-// noPathDir is the folder for records without a path.
+// noPathDir is the folder for records that have no path.
 const noPathDir = "_records"
 
 // treeNames assigns paths in one tree to records. No two records get the same path, no path leads out of the tree, and
 // no file or link is the folder of another path. Therefore nothing is written through a link of the same tree, not even
 // when an archive is unpacked. Safe for concurrent use.
 type treeNames struct {
-	prefix string // only records with paths below the prefix are written, without the prefix; empty: all paths
+	prefix string // if not empty, only records with paths below the prefix are written, without the prefix
 
 	mu    sync.Mutex
-	taken map[nameHash]bool // false: the path of a record; true: a folder of such a path
+	taken map[nameHash]bool // for each path in use: whether it is a folder (true) or the path of a record (false)
 }
 
 // take returns the path of a record, relative and clean. It returns false for a record that has no place in the tree,
@@ -70,7 +70,7 @@ func (n *treeNames) add(name string) (kind, why string) {
 		hash := hashName(dir)
 		folder, taken := n.taken[hash]
 		if folder {
-			break // its own parent folders are already reserved
+			break // the parents of this folder are already reserved
 		}
 		if taken {
 			return failBoth, displayName(dir) + " is a record, too"

@@ -25,7 +25,7 @@ type Output struct {
 	JSON bool
 
 	mu   sync.Mutex // guards line and writes to Err
-	line string     // the last line of a terminal, which SetLine rewrites; empty: no such line
+	line string     // the last line of a terminal, which SetLine rewrites; empty if there is none
 }
 
 // Sayf writes a line of text. Safe for concurrent use.
@@ -106,7 +106,7 @@ type Cell struct {
 // Colour is the colour of a Cell.
 type Colour string
 
-// Colours of cells. Plain means no colour.
+// These are the colours of cells. Plain means no colour.
 const (
 	Plain  Colour = ""
 	Green  Colour = "\x1b[32m"

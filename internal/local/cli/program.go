@@ -86,7 +86,7 @@ func (p *Program) Body(run func(ctx context.Context, args []string) error) func(
 	}
 }
 
-// Within returns a context that ends after limit at the latest; 0: no limit.
+// Within returns a context that ends after limit at the latest. If limit is 0, the context has no time limit.
 func Within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if limit == 0 {
 		return context.WithCancel(ctx)

@@ -13,7 +13,7 @@ type tally struct {
 	totalKnown             bool
 }
 
-// fileBytes is added to the size of each file when the remaining time is estimated, because even a small file takes
+// fileBytes is added to the size of each file when the remaining time is estimated, because even an empty file takes
 // time.
 const fileBytes = 16 << 10
 
@@ -120,8 +120,8 @@ func (p *progress) line(t tally, now time.Time) string {
 	return line + fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, count, p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
 }
 
-// ShowProgress shows how far an operation is whose whole is not known: the number of things with their unit, and bytes.
-// The function that it returns ends the display. If quiet is true, nothing is shown.
+// ShowProgress shows the progress of an operation whose total is not known: the number of things, with their unit, and
+// the number of bytes. The function that it returns ends the display. If quiet is true, nothing is shown.
 func ShowProgress(out *Output, quiet bool, verb, unit string, read func() (things, bytes int64)) (stop func()) {
 	return startProgress(out, quiet, verb, unit, func() tally {
 		things, bytes := read()

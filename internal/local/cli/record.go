@@ -151,7 +151,8 @@ func shortName(name string) string {
 	return fmt.Sprintf("%s...%s (%d bytes)", strings.ToValidUTF8(head, ""), strings.ToValidUTF8(tail, ""), len(name))
 }
 
-// IDsWords names the records that damage affects, as the end of a sentence, or returns "" if the damage affects none.
+// IDsWords returns the end of a sentence that names the records that damage affects. It returns "" if the damage
+// affects no records.
 func IDsWords(ids []int64, unknown bool) string {
 	switch {
 	case unknown:

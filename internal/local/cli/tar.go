@@ -35,8 +35,8 @@ func (c *Conn) WriteScanJSON(ctx context.Context, options *client.ScanOptions, w
 
 // TarOptions are the options of WriteScanTar.
 type TarOptions struct {
-	Paths  bool // members have the paths that import stored, and symbolic links remain symbolic links
-	Setuid bool // as in ExportOptions
+	Paths  bool // use the paths that import stored as names of members, and keep symbolic links
+	Setuid bool // the same as in ExportOptions
 }
 
 // TarReport is the result of WriteScanTar.
@@ -55,8 +55,8 @@ var paxKeys = strings.NewReplacer("%", "%25", "=", "%3D", "\x00", "%00")
 // WriteScanTar writes every record of a scan as a member of a tar archive. The member's name is GROUP/ID.bin. With
 // Paths, it is the path that export would give the record. Every member has the record's version, id, group and
 // attributes in PAX records SCHILY.xattr.user.sheaf.version, .id, .group and .attribute.KEY. If a record cannot be a
-// member of the archive, for example because its path cannot exist next to another record's, the report counts and
-// lists it.
+// member of the archive, the report counts it, and the list of failures names it. An example is a record whose path
+// conflicts with that of another record.
 func (c *Conn) WriteScanTar(ctx context.Context, out *Output, options *client.ScanOptions, opts TarOptions,
 	w io.Writer) (TarReport, error) {
 	t := &tarWriter{opts: opts, archive: tar.NewWriter(w)}

@@ -42,7 +42,7 @@ type VerifyGroupReport struct {
 	Bytes     int64  `json:"bytes"`
 	Entries   int64  `json:"entries"`
 	TornBytes int64  `json:"tornBytes,omitempty"`
-	// Joining is true if the replica is still joining its group, so that its data do not count yet.
+	// Joining is true if the replica is still joining its group, so that its data are not needed yet.
 	Joining     bool            `json:"joining,omitempty"`
 	Damages     []format.Damage `json:"damages,omitempty"`     // damages before a repair
 	Error       string          `json:"error,omitempty"`       // why the group could not be checked or repaired
@@ -95,7 +95,7 @@ func (r *VerifyTreeReport) Findings() []finding.Finding {
 
 // VerifyTreeOptions are the options of VerifyTree.
 type VerifyTreeOptions struct {
-	Repair bool // damaged bytes are moved aside
+	Repair bool // move damaged bytes aside
 	Quiet  bool // no progress
 }
 
@@ -106,8 +106,8 @@ type verifier struct {
 	repair bool
 	report VerifyTreeReport
 
-	groups, bytes atomic.Int64 // checked so far, for the progress display
-	total         atomic.Int64 // bytes of all files; 0: unknown
+	groups, bytes atomic.Int64 // what was checked so far, for the progress display
+	total         atomic.Int64 // total bytes of all files; 0 if it is not known
 }
 
 // depthMax is the maximum depth at which volumes are searched. The folder of `sheaf dev` holds volumes two levels down.
@@ -238,7 +238,8 @@ func (v *verifier) lockedBy(dir string, do func() error) error {
 	return errors.Join(do(), lock.Close())
 }
 
-// mayRepair returns an error for a volume with exchanged groups, because there is no segment for their journal entries.
+// mayRepair returns an error if the folder of a group was exchanged with that of another group, because the journal
+// entries of such a group then have no segment.
 func (v *verifier) mayRepair(dir string) error {
 	if !v.repair {
 		return nil
@@ -325,9 +326,9 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	})
 }
 
-// ofAnother reports a superblock that belongs to a different shard than its folder in a store of sheaf dev, or to a
-// different volume than the groups next to it. A replica of a group with several copies records the volume on which it
-// was created. Damaged groups are ignored.
+// ofAnother reports a superblock that is in the wrong folder: in a store of sheaf dev, the folder belongs to another
+// shard, or the groups in the folder belong to another volume. A replica of a group with several copies records the
+// volume on which it was created. Damaged groups are ignored.
 func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	if shard, ok := dev.ShardOf(dir); ok && shard != sb.Shard {
 		return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and the folder is of shard %s: was the "+

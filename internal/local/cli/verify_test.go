@@ -39,7 +39,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	if !log.SyncShared() {
 		t.Fatal("the journal did not take it")
 	}
-	_, err = j.Close() // closing the journal before the log has the effect of a kill
+	_, err = j.Close() // the journal is closed before the log, as if the process had been killed
 	must.OK(t, err)
 	must.OK(t, log.Close(false))
 	must.OK(t, v.Close())

@@ -74,10 +74,10 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		harm    func(dir string, groups []string)
-		says    string // a part of the report; places is the number of times that it appears
+		says    string // a text that must appear in the report as often as places says
 		places  int
-		refused bool // the repair is refused and changes nothing
-		heals   bool // the repair succeeds
+		refused bool // whether the repair is refused and changes nothing
+		heals   bool // whether the repair succeeds
 	}{
 		{name: "the superblock is missing", harm: func(dir string, _ []string) {
 			must.OK(t, os.Remove(filepath.Join(dir, "superblock")))
@@ -180,7 +180,7 @@ func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 			t.Fatal("the journal did not take it")
 		}
 	}
-	_, err = j.Close() // closing the journal before the log has the effect of a kill
+	_, err = j.Close() // the journal is closed before the log, as if the process had been killed
 	must.OK(t, err)
 	must.OK(t, log.Close(false))
 	must.OK(t, v.Close())

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	noteAfter = time.Second // a command without an answer after this time prints a note
+	noteAfter = time.Second // if a command has no answer after this time, it prints a note
 	probeTime = time.Second // time limit of the read that determines the reason for the wait
 )
 
@@ -41,7 +41,7 @@ func (c *Conn) noteWaits(after time.Duration, say func(string)) {
 	c.waits.Store(&waits{conn: c, after: after, say: say})
 }
 
-// NoNotes ends the effect of NoteWaits, for a command that shows its progress.
+// NoNotes turns off NoteWaits. It is for commands that show their progress.
 func (c *Conn) NoNotes() { c.waits.Store(nil) }
 
 // begin records the start of a call.
@@ -136,7 +136,7 @@ func (c *Conn) streamWaits(
 ) (grpc.ClientStream, error) {
 	stream, err := open(ctx, d, cc, method, options...)
 	w := c.waitsOf(ctx, method)
-	if w == nil || err != nil || d.ClientStreams { // a caller that sends a stream may itself be slow
+	if w == nil || err != nil || d.ClientStreams { // a call that sends a stream may be slow because of the caller
 		return stream, err
 	}
 	return &waitingStream{ClientStream: stream, waits: w}, nil

@@ -15,7 +15,7 @@ import (
 type Item struct {
 	Path string      // relative to the root, slash-separated, bytes as in the file system
 	Type fs.FileMode // type bits; 0 for a regular file
-	Err  error       // why the folder could not be read; nil: the folder is empty
+	Err  error       // why the folder could not be read; nil if the folder is empty
 }
 
 // Walk visits all files and links below root, and the folders that are empty or cannot be read. It follows no symbolic

@@ -136,8 +136,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			}
 			got[e.Via][line{name(e.Method), e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code, e.Records}]++
 		}
-		// The gateway logs the caller's request. A shard that was called directly does the same, and the shard behind
-		// the gateway logs the request that it received from the gateway.
+		// The gateway logs each request of a caller. A shard that a caller calls directly does the same, and a shard behind
+		// a gateway logs the requests that it receives from the gateway.
 		for via, times := range map[string]int{"": 2, "gateway": 1} {
 			for _, w := range want {
 				if got[via][w] != times {

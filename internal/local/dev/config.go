@@ -23,13 +23,13 @@ import (
 // Config configures a dev store. Dir is required.
 type Config struct {
 	Dir    string         // created if it does not exist
-	Shards int            // 0: as many as in the previous run; 3 in a new folder
-	Copies int            // copies of each group; 0: the folder's setting; 1 in a new folder
-	Groups int            // groups of Hash routing; 0: the folder's setting; 16 in a new folder
-	Mode   placement.Mode // empty: the folder's setting; Hash in a new folder
+	Shards int            // 0 means as many as in the previous run, or 3 in a new folder
+	Copies int            // copies of each group; 0 means the folder's setting, or 1 in a new folder
+	Groups int            // groups of Hash routing; 0 means the folder's setting, or 16 in a new folder
+	Mode   placement.Mode // empty means the folder's setting, or Hash in a new folder
 
 	Listen string // host:port of the gateway; port 0 chooses a free port
-	HTTP   string // host:port of the web page, metrics, health and status; empty: none
+	HTTP   string // host:port of the web page, metrics, health and status; empty means none
 	// TLS makes gateway and shards accept only mutual TLS. The authority and the certificates, including the callers'
 	// certificate, are in the folder tls.
 	TLS bool
@@ -38,8 +38,8 @@ type Config struct {
 	Shard shard.Config
 
 	Version string
-	Traces  *telemetry.Traces // nil: no traces are sent
-	Logger  *slog.Logger      // nil: nothing is logged
+	Traces  *telemetry.Traces // if nil, no traces are sent
+	Logger  *slog.Logger      // if nil, nothing is logged
 	// Progress, if not nil, is called repeatedly while Start waits. Status.NotYet has the reason for the wait.
 	Progress func(Status)
 
@@ -49,7 +49,7 @@ type Config struct {
 // seams are hooks for tests of this package. The zero value changes nothing.
 type seams struct {
 	audit *guard.Audit  // the audit log of gateway and shards
-	look  time.Duration // interval of the certificate checks; 0: the default of the processes
+	look  time.Duration // interval of the certificate checks; 0 means the default of the processes
 
 	// These functions replace parts of the store in tests that keep the store in memory. If a function is nil, the
 	// store uses its own part.

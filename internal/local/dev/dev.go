@@ -44,7 +44,7 @@ type Dev struct {
 	// waits describes the present wait of a start. It is empty once all parts run. Until then only Start uses the
 	// fields above.
 	waits   atomic.Pointer[string]
-	secured *secured // nil: the store uses plaintext
+	secured *secured // nil if the store uses plaintext
 
 	stopPlanner, stopRenewing context.CancelFunc
 	background                sync.WaitGroup // planner, renewal of certificates and HTTP
@@ -164,7 +164,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	return d.folder.writeSettings()
 }
 
-// causeOf adds the cause of the context's end to an error, if ctx has ended with a cause of its own.
+// causeOf adds the cause of the context's end to an error, if ctx has ended with a specific cause.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
 		return fmt.Errorf("%w (%w)", cause, err)

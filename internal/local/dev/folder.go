@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Names in the folder of a dev store.
+// These are names in the folder of a dev store.
 const (
 	settingsName = "dev.json"
 	lockName     = "lock"
@@ -29,7 +29,7 @@ const (
 	shardPrefix  = "shard-"
 )
 
-// settingsFormat has to be raised when older programs must not open the folder.
+// settingsFormat must be raised when older programs can no longer open the folder.
 const settingsFormat = 1
 
 // settings are the fixed properties of a dev store, in dev.json.
@@ -74,7 +74,7 @@ func ShardOf(dir string) (shard string, ok bool) {
 // ErrUsage says that the request is invalid.
 var ErrUsage = errors.New("wrong usage")
 
-// usageError is an ErrUsage with its own text.
+// usageError is an ErrUsage with a specific text.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }

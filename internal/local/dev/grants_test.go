@@ -298,7 +298,7 @@ func TestARefusalRevealsNothing(t *testing.T) {
 					cancel()
 					answers = append(answers, strings.ReplaceAll(fmt.Sprint(err), fmt.Sprintf("%q", group), "GROUP"))
 				}
-				for _, id := range []string{"1", "987654321"} { // only the first one exists
+				for _, id := range []string{"1", "987654321"} { // only the first of these records exists
 					in := requestOf(t, method, "a")
 					if key := protojson.Format(in); strings.Contains(key, `"1"`) {
 						must.OK(t, protojson.Unmarshal([]byte(strings.ReplaceAll(key, `"1"`, `"`+id+`"`)), in))
@@ -521,7 +521,7 @@ func newTokens(t *testing.T, url string) *tokens {
 	return &tokens{t, key, url}
 }
 
-// issuer returns the entry for this issuer of tokens in a table of grants.
+// issuer returns the entry for k in a table of grants.
 func (k *tokens) issuer() access.Issuer {
 	k.t.Helper()
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: k.key.Public(), KeyID: "one",
@@ -635,7 +635,7 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 			t.Error("a token of another issuer is taken")
 			_ = c.Close()
 		}
-		// A stream ends with its token.
+		// A stream ends when its token expires.
 		write(issuer.issue("loader", in, time.Now().Add(2*time.Second)))
 		for at := range conns {
 			stream, err := recordv1.NewRecordServiceClient(conns[at]).Watch(ctx, &recordv1.WatchRequest{Group: "a"})

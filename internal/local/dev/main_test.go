@@ -29,6 +29,6 @@ func syncOnce() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // no error matters after the sync
+	defer func() { _ = f.Close() }() // errors no longer matter after the sync
 	return f.Sync()
 }

@@ -137,7 +137,7 @@ func pick[T any](r *mathrand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 // mutated changes a value that a tenant received into one that it never received.
 func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
-	const signature = 33 // length of format, key, end and MAC
+	const signature = 33 // length of a signature: its format, key, end and MAC
 	out = slices.Clone(value)
 	switch p.r.IntN(7) {
 	case 0:

@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard"
 )
 
-// Folders below the store's folder, if Config.TLS is set.
+// These are folders below the store's folder. They exist if Config.TLS is set.
 const (
 	tlsName       = "tls"
 	authorityName = "authority" // certificate and key of the store's authority

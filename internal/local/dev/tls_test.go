@@ -115,7 +115,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	const (
 		cut     = codes.Unavailable // the connection is refused
 		refused = codes.PermissionDenied
-		may     = codes.OK // OK or another result of the method itself
+		may     = codes.OK // OK, or any other result that the method itself returns
 	)
 	who := map[string]struct {
 		creds                                         credentials.TransportCredentials

@@ -41,7 +41,7 @@ func lookUp(w *Write, log Log) head {
 type Lead struct {
 	Sole    bool            // no other member can lead, so the newest committed version is the newest of the group
 	NoSpace error           // why the log accepts nothing now; nil if the log accepts writes
-	Hangs   <-chan struct{} // closed if the leadership is lost and a hanging disk keeps the round from finishing
+	Hangs   <-chan struct{} // closed if the leadership is lost while a hanging disk blocks the round
 }
 
 // Accept admits, declines or refuses a write. The order of calls to Accept is the order of the group's writes. Accept
