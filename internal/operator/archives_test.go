@@ -26,7 +26,7 @@ func TestReportsOfArchivers(t *testing.T) {
 	if err != nil || r.State != archiving.Archiving || r.Groups != 3 || *r.LagSeconds != 1.5 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for _, answer = range []string{"", "{}", "[]"} { // such as of another program at the address
+	for _, answer = range []string{"", "{}", "[]"} { // another program at this address might answer in this way
 		if r, err := NewArchives().Report(t.Context(), address); err == nil {
 			t.Errorf("%q is taken for %+v", answer, r)
 		}

@@ -42,7 +42,7 @@ type placed struct {
 	access      workload.EtcdAccess
 	credentials fleet.EtcdCredentials
 	keys        *Keys         // the operator's keys for all stores
-	own         *certs.Source // the operator's keys for this store when the connection was opened; nil: none
+	own         *certs.Source // the operator's keys for this store when the connection was opened; nil if there were none
 	client      *clientv3.Client
 	store       *registry.Store
 	folder      string // the folder with the files of the etcd credentials
@@ -155,7 +155,7 @@ func (p *placed) writeCredentials(cfg *etcd.ClientConfig) error {
 
 func (p *placed) close() {
 	if p.client != nil {
-		_ = p.client.Close() // an error of Close loses nothing
+		_ = p.client.Close() // an error of Close does not matter, because nothing is lost
 	}
 	if p.folder != "" {
 		_ = os.RemoveAll(p.folder)
@@ -309,7 +309,7 @@ func (p *Placements) Look(ctx context.Context, store *v1alpha1.RecordStore) (pla
 	return opened.Look(ctx, store)
 }
 
-// Forget implements fleet.ShardRegister. It fails while the shard holds a group or is a group's target. If the shard
+// Forget implements fleet.ShardRegister. It fails while the shard holds a group or is to receive one. If the shard
 // still runs and is about to be stopped, Forget keeps the entry in etcd that forbids placing groups on the shard.
 func (p *Placements) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	opened, id, err := p.of(store)

@@ -132,8 +132,8 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 				gap := loadOf(from) - loadOf(to)
 				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
 					!b.budget.has([]int{from, to}) {
-					// The remaining shards have more load. Therefore a move that exceeds the budget waits, and does not
-					// go to one of them.
+					// The remaining shards have more load than this one. If the budget does not allow a move to this shard now, the
+					// move must wait; it must not go to a more loaded shard instead.
 					break
 				}
 				if g := pick(from, to, gap); g >= 0 {

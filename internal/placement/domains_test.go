@@ -7,7 +7,7 @@ import (
 )
 
 func TestSharedDomains(t *testing.T) {
-	domain := func(shard string) string { // the digits of the shard's name
+	domain := func(shard string) string { // the domain consists of the digits in the shard's name
 		return strings.TrimLeft(shard, "abc")
 	}
 	for name, c := range map[string]struct{ from, to, want string }{
@@ -82,7 +82,8 @@ func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
 	c := v.Shards["c"]
 	c.State = Draining
 	v.Shards["c"] = c
-	for want, known := range map[string]map[string]string{"y": {"a": "n1"}, "x": nil} { // x sorts first
+	// Shard x is the first by name, so the planner prefers it if no domain is known.
+	for want, known := range map[string]map[string]string{"y": {"a": "n1"}, "x": nil} {
 		v.Domains = known
 		targets, unplaced := Plan(v, moves(3))
 		if len(targets) != 1 || !slices.Contains(targets[0].Shards, want) || !slices.Contains(targets[0].Shards, "a") {

@@ -101,7 +101,7 @@ type importer struct {
 	seenFiles, seenBytes                atomic.Int64 // numbers of processed files and bytes, whatever the outcome
 	totalFiles, totalBytes              atomic.Int64
 	totalKnown                          atomic.Bool
-	lastSuccess                         atomic.Int64 // Unix ns of the server's last answer
+	lastSuccess                         atomic.Int64 // time of the server's last answer, in Unix ns
 
 	takenMu sync.Mutex
 	taken   map[client.Key]string // only in a dry run: for each key, the path of the first file that has it

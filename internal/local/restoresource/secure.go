@@ -18,15 +18,16 @@ import (
 
 // These are the limits of the server's connections.
 const (
-	streamsMax   = 64               // calls of one connection
-	requestBytes = 1 << 20          // of one message that a shard sends
-	pingAfter    = 10 * time.Second // a connection without traffic is asked for a sign of life
-	pingPatience = 10 * time.Second // and closed if none comes
-	pingsMin     = time.Second      // shards may ask this often
+	streamsMax   = 64               // concurrent calls on one connection
+	requestBytes = 1 << 20          // maximum size of a message from a shard
+	pingAfter    = 10 * time.Second // a connection without traffic is pinged after this time
+	pingPatience = 10 * time.Second // the connection is closed if no response arrives in this time
+	pingsMin     = time.Second      // a shard must not ping more often than this
 )
 
-// NewServer makes the gRPC server of a source. If certificates is nil, everybody who can connect may read all records.
-// Otherwise callers need the certificate of a shard of the store of the certificates, and call as that shard.
+// NewServer creates the gRPC server of a source. If certificates is nil, anyone who can connect may read all records.
+// Otherwise a caller needs the certificate of a shard that belongs to the same store as certificates, and can call
+// only in the name of that shard.
 func NewServer(opts Options, certificates *certs.Source) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(message.Codec{}), message.RefuseCompressed(), grpc.MaxRecvMsgSize(requestBytes),
@@ -62,7 +63,8 @@ func NewServer(opts Options, certificates *certs.Source) *grpc.Server {
 	return g
 }
 
-// decide admits the callers that the rules of package access name for a method. No grant of a store matters for them.
+// decide admits a caller if the rules of package access allow its role to call the method. A store's table of grants
+// plays no part in this.
 func decide(ctx context.Context, store identity.Store, method string) error {
 	peer, ok := certs.PeerOf(ctx)
 	if !ok {

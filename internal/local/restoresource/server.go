@@ -1,5 +1,5 @@
-// Package restoresource serves the groups of a restore to the shards of the new store: it implements FetchGroup of
-// PeerService as a member of the group would. See docs/archive.md, "Restore".
+// Package restoresource serves the groups of a restore to the shards of the new store. For this it implements
+// FetchGroup of PeerService, in the same way as a member of the group. See docs/archive.md, "Restore".
 package restoresource
 
 import (
@@ -26,16 +26,17 @@ import (
 // Options configure a Server.
 type Options struct {
 	Restore *restore.Restore
-	// SpeaksFor reports whether a call comes from the shard that its header names; nil: every caller is believed.
+	// SpeaksFor reports whether a call comes from the shard that its header names. If it is nil, the header is trusted.
 	SpeaksFor func(ctx context.Context, shard string) bool
-	// Limiter bounds the bytes per second that are sent; nil: no limit.
+	// Limiter bounds the bytes per second that are sent. If it is nil, there is no limit.
 	Limiter *rate.Limiter
-	// IdleMax is how long a shard may want no file until its call ends; 0: IdleMax. Other groups wait that long.
+	// IdleMax limits how long a call may last without a request for a file, because other groups wait for the end of the
+	// call. 0 means the constant IdleMax.
 	IdleMax time.Duration
 	Logger  *slog.Logger
 }
 
-// IdleMax is the usual Options.IdleMax.
+// IdleMax is the default of Options.IdleMax.
 const IdleMax = time.Minute
 
 // Server implements PeerService for the groups of a restore. It is safe for concurrent use.
@@ -44,10 +45,10 @@ type Server struct {
 	opts Options
 
 	mu   sync.Mutex
-	sent map[uuid.UUID]bool // groups of which a call received everything. Guarded by mu
+	sent map[uuid.UUID]bool // groups that a shard has received completely; guarded by mu
 }
 
-// New makes a Server.
+// New creates a Server.
 func New(opts Options) *Server {
 	if opts.IdleMax == 0 {
 		opts.IdleMax = IdleMax
@@ -55,7 +56,8 @@ func New(opts Options) *Server {
 	return &Server{opts: opts, sent: map[uuid.UUID]bool{}}
 }
 
-// admit refuses calls that are meant for another store or for a shard, and those of another process than they say.
+// admit refuses a call if it is meant for another store or for a shard, or if it does not come from the shard that its
+// header names.
 func (s *Server) admit(ctx context.Context, header *peerv1.PeerHeader) error {
 	store := s.opts.Restore.Store()
 	switch {
@@ -93,7 +95,8 @@ func (s *Server) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 	if first.GetStart().GetFounder() == 0 {
 		return status.Error(codes.InvalidArgument, "founder: the Raft id of the replica that installs is missing")
 	}
-	// A Sender for each call: the Restore decides how many groups are sent at a time.
+	// Each call has a Sender without a limit of its own, because the Restore limits how many groups are sent at the same
+	// time.
 	from := &source{restore: s.opts.Restore, ctx: ctx, founder: first.GetStart().GetFounder()}
 	sender := &peer.Sender{Source: from, ExportsMax: math.MaxInt, Limiter: s.opts.Limiter, Logger: s.opts.Logger}
 	shard := first.GetStart().GetHeader().GetFromShard()
@@ -111,8 +114,8 @@ func (s *Server) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 	return err
 }
 
-// wanted receives the next request for files, for at most Options.IdleMax. When it returns an error, the call ends, and
-// with it the goroutine.
+// wanted receives the next request for files. It waits for at most Options.IdleMax. If it returns an error, the call
+// ends, which also ends the goroutine below.
 func (s *Server) wanted(stream peerv1.PeerService_FetchGroupServer) (*peerv1.FetchGroupWanted, error) {
 	type received struct {
 		in  *peerv1.FetchGroupRequest
@@ -134,7 +137,7 @@ func (s *Server) wanted(stream peerv1.PeerService_FetchGroupServer) (*peerv1.Fet
 	}
 }
 
-// note logs how a call ended. Calls that have to wait for others are not worth a line.
+// note logs how a call ended. It does not log calls that were refused only because they must wait for others.
 func (s *Server) note(group uuid.UUID, shard string, sent uint64, err error) {
 	log := s.opts.Logger.With("group", group, "shard", shard, "bytes", sent)
 	switch status.Code(err) {
@@ -150,12 +153,12 @@ func (s *Server) note(group uuid.UUID, shard string, sent uint64, err error) {
 	}
 }
 
-// source implements peer.Source for one call, by one goroutine.
+// source implements peer.Source for one call. Only one goroutine uses it.
 type source struct {
 	restore *restore.Restore
-	ctx     context.Context // of the call: files are read while it lasts
+	ctx     context.Context // the context of the call, during which files are read
 	founder uint64
-	failed  error // why the archive could not be read; nil: it could
+	failed  error // why the archive could not be read; nil if there was no such error
 }
 
 var _ peer.Source = (*source)(nil)
@@ -170,17 +173,18 @@ func (s *source) Export(ctx context.Context, group uuid.UUID) (peer.Export, erro
 	return &export{image: i, source: s}, nil
 }
 
-// Entries implements peer.Source. The entries of a restored group come from its members.
+// Entries implements peer.Source. It returns no entries, because a shard fetches the entries of a restored group from
+// the group's members.
 func (*source) Entries(context.Context, uuid.UUID, uint64, uint64, int) (peer.Entries, error) {
 	return peer.Entries{}, peer.ErrNotHere
 }
 
-// Blob implements peer.Source. Blobs are files of the group.
+// Blob implements peer.Source. It returns no blobs, because the blobs of a restored group are among its files.
 func (*source) Blob(context.Context, uuid.UUID, []byte) (peer.File, int64, error) {
 	return nil, 0, peer.ErrNotHere
 }
 
-// export implements peer.Export by an image.
+// export implements peer.Export for an image of a restored group.
 type export struct {
 	image  *restore.Image
 	source *source
@@ -202,7 +206,7 @@ func (e *export) Open(name string, offset int64) (io.ReadCloser, error) {
 
 func (e *export) Close() error { return e.image.Close() }
 
-// file notes the error of reading it.
+// file reads a file of the image, and records a read error in source.
 type file struct {
 	io.ReadCloser
 	source *source
@@ -216,8 +220,8 @@ func (f file) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// coded gives an error its gRPC code: DATA_LOSS if the archive does not have what the group held, which another attempt
-// does not change, and UNAVAILABLE if the bucket does not answer.
+// coded adds a gRPC code to an error. The code is DATA_LOSS if the archive lacks something that the group held,
+// because another attempt would not help. It is UNAVAILABLE if the bucket does not respond.
 func coded(err error) error {
 	switch {
 	case errors.Is(err, restore.ErrBusy):

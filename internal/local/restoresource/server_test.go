@@ -39,7 +39,7 @@ var newStore = uuid.UUID{0x99, 15: 1}
 
 const founder = 77
 
-// site is an archive, and a source of it that may be replaced.
+// site is an archive with a source process, which the test can replace.
 type site struct {
 	t       *testing.T
 	network *bubbletest.Net
@@ -59,7 +59,7 @@ func newSite(t *testing.T, network *bubbletest.Net) *site {
 	return s
 }
 
-// start starts another process of the source.
+// start replaces the source process by a new one.
 func (s *site) start() {
 	s.t.Helper()
 	s.stop()
@@ -91,7 +91,7 @@ func (s *site) stop() {
 	s.server, s.conns = nil, nil
 }
 
-// dial connects as a shard; nil credentials are plaintext.
+// dial connects to the source as a shard does. If creds is nil, the connection uses plaintext.
 func (s *site) dial(creds credentials.TransportCredentials) peerv1.PeerServiceClient {
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -112,14 +112,16 @@ func startOf(of *archivetest.Group) *peerv1.FetchGroupStart {
 		Header: &peerv1.PeerHeader{Store: newStore[:], FromShard: "s0", Instance: 1}}
 }
 
-// call begins a call, and returns the stream behind the description, and the manifest.
+// call begins a call and reads the description of the group. It returns the manifest in that description, and the
+// stream on which the files follow.
 func call(ctx context.Context, client peerv1.PeerServiceClient, start *peerv1.FetchGroupStart) (
 	stream peerv1.PeerService_FetchGroupClient, manifest []byte, err error) {
 	stream, err = client.FetchGroup(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	_ = stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: start}}) // Recv has the reason
+	// Recv returns the reason for an error.
+	_ = stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: start}})
 	for {
 		in, err := stream.Recv()
 		if err != nil {
@@ -132,11 +134,11 @@ func call(ctx context.Context, client peerv1.PeerServiceClient, start *peerv1.Fe
 	}
 }
 
-// errCut ends an install in its midst.
+// errCut interrupts an install.
 var errCut = errors.New("cut")
 
-// install fetches a group as a shard does, and installs it. It ends with errCut when the function cut returns true for
-// the number of bytes that have come.
+// install fetches a group as a shard does, and installs it. The function cut is called with the number of bytes
+// received so far. When it returns true, install stops and returns errCut.
 func (s *site) install(ctx context.Context, fs vfs.FS, of *archivetest.Group, cut func(bytes int) bool) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -159,7 +161,7 @@ func (s *site) install(ctx context.Context, fs vfs.FS, of *archivetest.Group, cu
 			}
 		}
 	}
-	// The source has let go of the group when the call has ended.
+	// When the call has ended, the source has released the group.
 	if err := stream.CloseSend(); err != nil {
 		return came, err
 	}
@@ -245,7 +247,7 @@ func disk(t *testing.T) vfs.FS {
 	return fs
 }
 
-// A shard installs each group from a source as from a member.
+// A shard can install each group from a source in the same way as from a member.
 func TestAShardInstallsFromASource(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
@@ -270,7 +272,8 @@ func TestAShardInstallsFromASource(t *testing.T) {
 	})
 }
 
-// If source and shard are cut again and again, each attempt continues where the one before ended.
+// If the connection between source and shard is interrupted repeatedly, each attempt continues where the previous one
+// ended.
 func TestAnInstallContinuesWithAnotherSource(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
@@ -291,14 +294,16 @@ func TestAnInstallContinuesWithAnotherSource(t *testing.T) {
 		if err := compare(t.Context(), fs, alpha); err != nil {
 			t.Error(err)
 		}
-		// The blob has 3 MiB; each cut costs at most one chunk of it, whose checksum did not come.
+		// The blob has 3 MiB. Each interruption costs at most one chunk of the blob, because a chunk is kept only if its
+		// checksum has arrived.
 		if cuts < 2 || all > 3<<20+cuts<<20+(64<<10) {
 			t.Errorf("%d cuts, %d bytes came", cuts, all)
 		}
 	})
 }
 
-// What cannot be restored is named with the object, also in the midst of a file, and the other groups are served.
+// If a group cannot be restored, the error names the damaged object, even if the damage is found in the middle of a
+// file. The other groups are still served.
 func TestABrokenGroupIsNamedAndTheOthersAreServed(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
@@ -341,7 +346,7 @@ func TestABrokenGroupIsNamedAndTheOthersAreServed(t *testing.T) {
 	})
 }
 
-// A bucket that does not answer is no loss of data: the shard tries again.
+// If the bucket does not respond, no data are lost, so the shard tries again.
 func TestABucketThatIsAwayIsUnavailable(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
@@ -370,7 +375,8 @@ func TestABucketThatIsAwayIsUnavailable(t *testing.T) {
 	})
 }
 
-// One group is sent at a time. A shard that wants nothing loses its place after a while, and one that is gone at once.
+// Only one group is sent at a time. If a shard requests no file for some time, its call ends, and another group can be
+// sent. If the shard disconnects, this happens immediately.
 func TestAShardThatWantsNothingLosesItsPlace(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
@@ -407,7 +413,7 @@ func TestAShardThatWantsNothingLosesItsPlace(t *testing.T) {
 	})
 }
 
-// Calls that are meant for others, or are not complete, are refused.
+// A call is refused if it is meant for another process or is incomplete.
 func TestCallsForOthersAreRefused(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
@@ -450,7 +456,7 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	})
 }
 
-// With certificates, only shards of the new store are answered, each under its own name.
+// With certificates, the source answers only shards of the new store, and each of them only under its own name.
 func TestOnlyShardsOfTheStoreAreAnswered(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		a, err := authority.New("store", time.Now(), authority.Lifetime)
