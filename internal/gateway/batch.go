@@ -71,7 +71,7 @@ func (g *Gateway) nextBatch(stream grpc.ServerStream, field string, verb access.
 	return b, nil
 }
 
-// endBatch releases a message of nextBatch.
+// endBatch releases a message that nextBatch returned.
 func (g *Gateway) endBatch(b *batch) {
 	b.base.Free()
 	g.release(b.bytes)
@@ -114,13 +114,14 @@ func readBatch(in *frame, field string, write bool, itemsMax, bytesMax int) (*ba
 	return b, nil
 }
 
-// part is the items of a batch that go to one shard.
+// part holds those items of a batch that go to one shard.
 type part struct {
 	shard *shard
 	items []int // indices in the batch, sorted
 }
 
-// tenures returns the tenures during which the part's shard leads the part's groups, without unknown ones.
+// tenures returns the tenures during which the part's shard leads the part's groups. It leaves out groups whose tenure
+// is not known.
 func (b *batch) tenures(p *part) []*liveness.Tenure {
 	known := map[*liveness.Tenure]bool{}
 	for _, i := range p.items {

@@ -66,7 +66,7 @@ type Config struct {
 	// ShardDialOptions are additional options of the connections to shards.
 	ShardDialOptions []grpc.DialOption
 
-	watched  bool  // Secure has set credentials that limit the memory of unfinished messages
+	watched  bool  // whether Secure has set credentials that limit the memory of unfinished messages
 	callsMax int64 // limit on concurrent calls, which is lower in tests
 }
 

@@ -23,7 +23,7 @@ func (t *table) sortedShards() []*shard {
 	return slices.SortedFunc(maps.Values(t.shards), func(a, b *shard) int { return cmp.Compare(a.name, b.name) })
 }
 
-// ListGroups asks all shards. A group that no shard reports is listed, too, with the reason.
+// ListGroups asks all shards. If no shard reports a group, the group is listed all the same, with the reason.
 func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (
 	*recordv1.ListGroupsResponse, error) {
 	only := request.GetGroup()
@@ -107,7 +107,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	}
 	begin := sort.Search(len(known), func(i int) bool { return placement.CompareGroups(known[i].group, page.After) > 0 })
 	for i, r := range known[begin:] {
-		if page.Size > 0 && i > page.Size { // one row more than fits on the page shows Cut that another page follows
+		if page.Size > 0 && i > page.Size { // the additional row tells the function Cut that another page follows
 			break
 		}
 		if onPage(r.group) {
@@ -210,7 +210,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	}
 	names = names[begin:]
 	if page.Size > 0 && len(names) > page.Size {
-		names = names[:page.Size+1] // one row more than fits on the page shows Cut that another page follows
+		names = names[:page.Size+1] // the additional row tells the function Cut that another page follows
 	}
 	list := make([]*recordv1.Shard, len(names))
 	err = askAll(ctx, len(names), func(ctx context.Context, i int) {

@@ -135,7 +135,7 @@ func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) rout
 // router follows the store. It holds the newest table and the connections to shards.
 type router struct {
 	cfg     Config      // only Logger, Dial, ShardCredentials and ShardDialOptions are used
-	several atomic.Bool // each group has several copies
+	several atomic.Bool // whether each group has several copies
 	table   atomic.Pointer[table]
 
 	mu    sync.Mutex

@@ -195,15 +195,15 @@ type key struct {
 	present   bool
 	id        int64
 	group     []byte // aliases the message if possible
-	requestID bool   // the write can be retried
+	requestID bool   // whether the request has a request id, so that a write can be retried
 }
 
 // fields holds the field numbers of a request message. A number is 0 if the message has no such field.
 type fields struct {
 	header    protowire.Number // the message that holds the other fields (UploadRequest)
 	key       protowire.Number // a RecordKey
-	id        protowire.Number // id outside a RecordKey (FindRequest), and in the RecordKey itself
-	group     protowire.Number // group in the RecordKey itself
+	id        protowire.Number // field of an id, either outside a RecordKey (FindRequest) or in RecordKey itself
+	group     protowire.Number // field of the group in RecordKey itself
 	requestID protowire.Number
 }
 

@@ -46,7 +46,8 @@ func campaignsInARound(t *testing.T) bool {
 	id, leader := n.lead()
 	to, one := n.follower(id)
 	leader.must(t, put(1, "old"))
-	n.lose(func(m *raftpb.Message) bool { // these messages would show the paused member that the entry is committed
+	// Lost, because these messages would tell the paused member that the entry is committed.
+	n.lose(func(m *raftpb.Message) bool {
 		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp &&
 			len(m.GetEntries()) == 0)
 	})
@@ -72,7 +73,7 @@ func campaignsInARound(t *testing.T) bool {
 	}
 
 	n.isolate(id, true)
-	// The request comes from a leader that this replica does not know yet, so it is not kept.
+	// The MsgTimeoutNow comes from a leader that this replica does not know yet, so the replica refuses it.
 	rejected := one.Step(&raftpb.Message{
 		Type: raftpb.MsgTimeoutNow.Enum(), From: new(6 - id - to), To: &to, Term: new(one.Members().Term),
 	})

@@ -109,13 +109,13 @@ func (m *machine) open(name string, change func(*group.Options, *Options)) *memb
 	return one
 }
 
-// halt stops everything as a kill of the process would. Nothing is drained or sealed.
+// halt stops everything as if the process were killed. Nothing is drained or sealed.
 func (m *machine) halt() {
 	if m.committer == nil {
 		return
 	}
 	m.committer.Close()
-	_, _ = m.journal.Close() // the journal's files remain if a log still needs them
+	_, _ = m.journal.Close() // keeps the journal's files if a log still needs them
 	for _, one := range m.members {
 		one.log.Close(false)
 	}
@@ -158,7 +158,7 @@ func (w write) ifAbsent() write              { w.Condition.IfAbsent = true; retu
 func (w write) ifVersion(index uint64) write { w.Condition.IfVersion = index; return w }
 func (w write) request(a, b uint64) write    { w.RequestID = requestID(a, b); return w }
 
-// Propose calls Replica.Propose with the default draft of w.
+// Propose proposes the write w.
 func (one *member) Propose(w write) *Pending { return one.Replica.Propose(w.Write) }
 
 // do proposes a write and waits for its result.

@@ -22,8 +22,8 @@ import (
 //  1. The lease counts from a time before the question was sent, and ends by this process's monotonic clock, which
 //     continues while the process is stopped. It is checked before the log is read, so that the data read afterwards
 //     is at least as new.
-//  2. leaseTime is far below the election timeout of 10 ticks (9 if a tick comes late), which followers measure by
-//     their own clocks; these clocks may run faster by 80 %.
+//  2. leaseTime is far below the election timeout of 10 ticks (9 if a tick comes late). Followers measure this timeout
+//     by their own clocks. The rule holds even if these clocks run 80 % faster than the leader's clock.
 //     A member that learns that its leader's shard is silent (PeerDown) may vote earlier, but not before the member
 //     itself has heard nothing from the leader for an election timeout, because the report may come late, after the
 //     member has answered the leader again.

@@ -9,7 +9,7 @@ import (
 )
 
 // A heartbeat with a commit index beyond a follower's log shows that the leader relies on entries that the follower
-// acknowledged and no longer has. The follower fails with the error for this case, and the other members continue.
+// acknowledged and no longer has. The follower fails with ErrLostEntries, and the other members continue.
 func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

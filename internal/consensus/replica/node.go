@@ -79,7 +79,7 @@ func (n *node) startRaft(logger *slog.Logger) (conf *raftpb.ConfState, err error
 		MaxInflightMsgs:           inflightMessages,
 		CheckQuorum:               true,
 		PreVote:                   true,
-		DisableProposalForwarding: true, // because the leader evaluates the conditions of writes
+		DisableProposalForwarding: true, // writes are not forwarded, because only the leader evaluates their conditions
 		// The other members may not know yet that this one was removed; see transfer.yield.
 		StepDownOnRemoval: false,
 		Logger:            raftLogger{logger},

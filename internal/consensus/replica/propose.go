@@ -103,7 +103,7 @@ func (c *core) declined(p *Pending, current uint64) {
 	c.seat.Schedule()
 }
 
-// heads is the log as package writes reads it.
+// heads adapts a group's log to the interface through which package writes reads it.
 type heads struct{ store }
 
 // Head implements writes.Log.

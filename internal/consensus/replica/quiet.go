@@ -42,7 +42,7 @@ func isQuietMark(m *raftpb.Message) bool {
 	return (t == raftpb.MsgHeartbeat || t == raftpb.MsgHeartbeatResp) && bytes.Equal(m.GetContext(), quietMark)
 }
 
-// wake ends the rest of the group at this member.
+// wake wakes this member if its group rests.
 func (q *quiet) wake() {
 	q.idleTicks = 0
 	if q.idle.resting.Load() {

@@ -236,8 +236,8 @@ func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 	})
 }
 
-// A member rests only if it has all entries that the mark covers, and otherwise wakes the leader. An outdated mark puts
-// no member to rest.
+// When a leader announces a rest, a member rests only if it has all entries that the announcement covers, and
+// otherwise wakes the leader. An outdated announcement lets no member rest.
 func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, first, leader := newRestingNetwork(t)

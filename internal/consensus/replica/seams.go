@@ -22,7 +22,7 @@ type seams struct {
 	Off rules.Off
 }
 
-// hardState returns the hard state to write, with the vote (rules.Vote).
+// hardState returns the hard state to write. If a test has switched off rules.Vote, the hard state lacks the vote.
 func (s *seams) hardState(state *raftpb.HardState) *raftpb.HardState {
 	if state == nil || s.Off.Keeps(rules.Vote) {
 		return state
@@ -30,7 +30,7 @@ func (s *seams) hardState(state *raftpb.HardState) *raftpb.HardState {
 	return &raftpb.HardState{Term: state.Term, Vote: proto.Uint64(0), Commit: state.Commit}
 }
 
-// sync makes a round's appended data durable (rules.Sync).
+// sync makes a round's appended data durable, unless a test has switched off rules.Sync.
 func (s *seams) sync(c *Committer, log store) error {
 	if s.BeforeSync != nil {
 		s.BeforeSync()

@@ -11,13 +11,13 @@ import (
 
 // Status is the status of a replica.
 type Status struct {
-	Leader        bool // this replica leads and accepts writes
+	Leader        bool // whether this replica leads and accepts writes
 	LeaderID      uint64
 	Term          uint64
 	AppliedIndex  uint64
 	InFlightBytes int64
 	Removed       bool  // whether the membership at AppliedIndex excludes this replica, which therefore never campaigns
-	Learner       bool  // this replica has no vote
+	Learner       bool  // whether this replica has no vote
 	Damaged       bool  // whether the log has damage, which prevents this replica from leading if there are other voters
 	Err           error // why writes fail until a restart, or fail for now (group.ErrNoSpace); nil if writes work
 }
@@ -62,8 +62,8 @@ type Member struct {
 	Learner      bool
 	Match        uint64            // the member's log is known to hold everything up to this index
 	State        tracker.StateType // how the leader brings the log of the member up to date
-	RecentActive bool              // a message of the member arrived within the last election timeout
-	Down         bool              // the member's shard is silent according to PeerDown
+	RecentActive bool              // whether a message from the member has arrived within the last election timeout
+	Down         bool              // whether PeerDown has reported that the member's shard is silent
 }
 
 // These are two of the states in which a leader sees a member. The third state, tracker.StateProbe, means that the

@@ -21,12 +21,12 @@ const (
 	// transferLagMax is the maximum number of entries that a voter may lack when the leadership is transferred to it.
 	// Writes are refused until the voter has these entries.
 	transferLagMax = 1000
-	// timeoutNowTicksMax is for how many ticks a MsgTimeoutNow is kept.
+	// timeoutNowTicksMax is the number of ticks for which a MsgTimeoutNow is kept.
 	timeoutNowTicksMax = electionTicks / 2
 	// yieldTicks is the pause between two attempts to yield, because writes are refused during an attempt.
 	yieldTicks = 5 * electionTicks
-	// barredTicksMax is for how many ticks a damaged leader tries to transfer the leadership to a member that has all
-	// entries.
+	// barredTicksMax is the number of ticks for which a damaged leader tries to transfer the leadership to a member that
+	// has all entries.
 	barredTicksMax = 2 * yieldTicks
 )
 

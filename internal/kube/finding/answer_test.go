@@ -41,7 +41,7 @@ func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 		"all is well": {func(*testing.T, *Objects, *finding.Facts) {}, nil},
 		"a group that no copy leads": {func(_ *testing.T, o *Objects, f *finding.Facts) {
 			f.Groups[0].Leader = false
-			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63} // the Kubernetes object has the same cause
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63} // the object's status shows the same problem
 		}, []want{{Problem, "group 7", "no copy of it leads", "describe recordstore quotes"}}},
 		"a group that has failed": {func(_ *testing.T, _ *Objects, f *finding.Facts) {
 			f.Groups[1].State, f.Groups[1].Message = recordv1.GroupState_GROUP_STATE_FAILED, "the disk is read-only"

@@ -34,13 +34,13 @@ type Objects struct {
 	Now      time.Time
 	Store    *v1alpha1.RecordStore
 	Pools    []v1alpha1.ShardPool // pools that refer to the store
-	Shards   []v1alpha1.Shard     // Shards of these pools, and perhaps of others
+	Shards   []v1alpha1.Shard     // the shards of these pools, and perhaps of other pools
 	DiskSets []v1alpha1.DiskSet   // DiskSets whose classes the store uses
 	Archives []v1alpha1.RecordArchive
 	Pods     []corev1.Pod // pods of the store
 	Claims   []corev1.PersistentVolumeClaim
 	Nodes    []corev1.Node
-	Events   []corev1.Event // events about any of these
+	Events   []corev1.Event // events about any of these objects
 	// Answer is a gateway's response about shards and groups. It is nil if no gateway was asked or none responded.
 	Answer *finding.Facts
 }

@@ -71,8 +71,8 @@ func ClassFileSystem(class *storagev1.StorageClass) string {
 	return class.Parameters[fsTypeParameter]
 }
 
-// FreeClaim returns the claim for which a free disk is reserved. This claim never exists. Its namespace is permitted to
-// use the disk.
+// FreeClaim returns a reference to a claim that never exists. A free disk is reserved for this claim, so that no other
+// claim can get the disk. The namespace of the claim is one that may use the disk.
 func FreeClaim(set *v1alpha1.DiskSet, volume string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: set.Spec.Namespaces[0], Name: "sheaf-free-" + volume,

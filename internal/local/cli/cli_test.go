@@ -172,7 +172,7 @@ func TestACertificateForNamesSaysToGiveOne(t *testing.T) {
 	}
 }
 
-// Both walks visit every file once, whatever the shape of the tree.
+// Both the sorted and the concurrent walk visit every file exactly once, whatever the shape of the tree.
 func TestWalkVisitsEveryFileOnce(t *testing.T) {
 	root := t.TempDir()
 	var want []string

@@ -108,6 +108,6 @@ func Pause(ctx context.Context, d time.Duration) bool {
 func Complete(cmd *cobra.Command, flag string, values ...string) {
 	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic(err) // a missing flag would fail in every run of the program
+		panic(err) // an unknown flag is a programming error, which every run of the program shows
 	}
 }

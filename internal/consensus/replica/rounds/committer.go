@@ -20,7 +20,7 @@ var ErrClosed = errors.New("the committer is closed")
 const (
 	// roundsMax is the number of groups that may write at the same time. Groups that share a sync wait for it together.
 	roundsMax = 64
-	// syncsMax is how many segments are synced in parallel.
+	// syncsMax is the number of segments that may be synced at the same time.
 	syncsMax = 16
 	// When at least sharedFrom rounds are in progress, they share syncs. For a single group, a separate sync is cheaper.
 	sharedFrom = 3
@@ -32,7 +32,8 @@ const (
 	tickEvery = 2
 	// trimInterval is how often replicas forget request ids that are too old.
 	trimInterval = time.Minute
-	// marksMax is how many marks are written in parallel. It is small because marks must not delay the syncs.
+	// marksMax is the number of marks that may be written at the same time. It is small because marks must not delay the
+	// syncs.
 	marksMax = 4
 )
 
@@ -201,7 +202,7 @@ func (c *Committer) next() *Seat {
 	return s
 }
 
-// roundOver ends a replica's round, which next has begun. If again is set, the replica wants another round.
+// roundOver ends a round that the method next began for a replica. If again is true, the replica wants another round.
 func (c *Committer) roundOver(s *Seat, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,7 @@ const (
 	gone
 )
 
-// These are the states of a group's local synced mark.
+// A group's local synced mark says up to where its log is synced. These are the states of the mark.
 const (
 	markWritten uint32 = iota
 	markBehind         // there was a sync since the last tick
