@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// may returns an error unless the caller may use a verb in a key's group. The gateway calls may before it looks up
-// anything in the group.
+// may returns an error if the caller has no permission to use a verb in the key's group. The gateway calls this method
+// before it looks up anything in the group.
 func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
 	if !access.Identified(ctx) {
 		return nil

@@ -115,7 +115,7 @@ func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 	})
 }
 
-// receive reads messages and starts them, until the caller half-closes.
+// receive reads messages and starts to process them, until the caller half-closes.
 func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) error {
 	for {
 		read, err := b.g.nextBatch(stream, "puts", access.Put, putsMax, putBytesMax)

@@ -111,7 +111,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 	go n.serve(socket)
 	nameServer.Store(new(socket.LocalAddr().String()))
 	defer nameServer.Store(nil)
-	dns.SetMinResolutionInterval(time.Hour) // with this resolver, a client would wait far too long
+	dns.SetMinResolutionInterval(time.Hour) // with the resolver dns, a client would repeat a look-up only after an hour
 
 	listener, later, port := twoListeners(t)
 	first := serve(t, listener)

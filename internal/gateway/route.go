@@ -242,7 +242,7 @@ func (r *router) resetHung(before *table, view placement.View) {
 }
 
 // route builds the route to a group. The destination is the leader or, if none is known, the first member, which may
-// know the leader. A destination that learn has set remains valid while etcd names the same leader.
+// know the leader. If the method learn has set another destination, it remains valid while etcd names the same leader.
 func (r *router) route(t, before *table, g placement.Group) *route {
 	out := &route{group: g.Name, holds: len(g.Members) > 0}
 	for _, m := range g.Members {
@@ -318,7 +318,7 @@ func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
 	s.pulse = liveness.New(liveness.Options{
 		Dial: r.cfg.Dial,
-		May:  r.several.Load, // with a single copy, no other shard can handle the call instead
+		May:  r.several.Load, // with a single copy of each group, no other shard can handle the call
 		Hung: func() {
 			r.cfg.Logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name, "address", address)
 		},

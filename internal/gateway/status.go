@@ -38,7 +38,7 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
-	// LeftOut has the numbers of rows that the lists above leave out. It is nil if the lists are complete.
+	// LeftOut has, for each list above, the number of rows that were left out. It is nil if the lists are complete.
 	LeftOut *LeftOut `json:"leftOut,omitempty"`
 }
 
@@ -51,7 +51,7 @@ const (
 	findingsListed = 500 // limit on the list of findings, and on the list of problems
 )
 
-// LeftOut has the numbers of rows that the lists in a Status leave out.
+// LeftOut has, for each list in a Status, the number of rows that were left out.
 type LeftOut struct {
 	Groups      int            `json:"groups,omitempty"`
 	GroupStates map[string]int `json:"groupStates,omitempty"` // number of omitted groups in each state
@@ -245,7 +245,7 @@ func (p *places) leaveOut() {
 	}
 }
 
-// shardRank returns 0 for the state "not registered", and 1 for any other shard state.
+// shardRank sorts shards by state. It returns 0 for the state "not registered", and 1 for any other state.
 func shardRank(state string) int {
 	if state == silent {
 		return 0
@@ -309,8 +309,8 @@ func (t *table) fill() places {
 	return out
 }
 
-// voters returns the number of a group's voting copies, and how many of them are on shards registered with the copy's
-// volume.
+// voters returns the number of a group's voting copies, and the number of those that are on shards which are
+// registered with the copy's volume.
 func (t *table) voters(g *placement.Group) (copies, there int) {
 	for _, m := range g.Voters() {
 		copies++
@@ -321,8 +321,8 @@ func (t *table) voters(g *placement.Group) (copies, there int) {
 	return copies, there
 }
 
-// groupState returns a group's state. copies is the number of its voting copies, and there is how many of them are on
-// shards registered with the copy's volume.
+// groupState returns a group's state. The argument copies is the number of the group's voting copies. The argument
+// there is the number of those copies that are on shards which are registered with the copy's volume.
 func groupState(copies, there int) string {
 	switch {
 	case copies == 0:

@@ -20,7 +20,7 @@ type method struct {
 	full    string
 	fields  fields
 	write   bool
-	creates bool // creates the group if Named routing is used and the group is missing
+	creates bool // whether a call creates a missing group, with Named routing
 	verb    access.Verb
 	metrics methodMetrics
 }

@@ -64,8 +64,8 @@ func (c codec) Name() string { return c.proto.Name() }
 // errWire means that the bytes are not a protobuf message.
 var errWire = errors.New("the message is not valid protobuf")
 
-// scanner iterates over the fields of a protobuf message that lies in several buffers, without joining them. A copy of
-// a scanner is a bookmark. Source of the encoding: protobuf.dev/programming-guides/encoding.
+// scanner iterates over the fields of a protobuf message that lies in several buffers, without joining them. To
+// remember a position, copy the scanner. The encoding is described at protobuf.dev/programming-guides/encoding.
 type scanner struct {
 	cur  []byte // the unread part of a buffer; may be longer than left
 	rest mem.BufferSlice
@@ -194,7 +194,7 @@ func (s scanner) find(field protowire.Number, of protowire.Type) (found scanner,
 type key struct {
 	present   bool
 	id        int64
-	group     []byte // aliases the message if possible
+	group     []byte // shares memory with the message if possible
 	requestID bool   // whether the request has a request id, so that a write can be retried
 }
 

@@ -27,7 +27,7 @@ type asked struct {
 	groups   atomic.Int32
 }
 
-// askedAt starts an asked at the given address. The address 127.0.0.1:0 chooses a free port.
+// askedAt starts a simulated shard at the given address. The address 127.0.0.1:0 chooses a free port.
 func askedAt(t *testing.T, address, name string) *asked {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)

@@ -44,7 +44,7 @@ var (
 	ErrOtherStore = errors.New("etcd holds another store")
 	// ErrShardRegistered means that a process is running the shard.
 	ErrShardRegistered = errors.New("the shard is registered")
-	// ErrShardHoldsGroups means that the shard is a member of groups, or in the target of groups.
+	// ErrShardHoldsGroups means that the shard is a member of groups, or is to receive groups.
 	ErrShardHoldsGroups = errors.New("the shard still holds groups")
 )
 

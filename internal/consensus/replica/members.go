@@ -28,8 +28,8 @@ type members struct {
 
 	conf     *raftpb.ConfState // never modified, only replaced
 	index    uint64            // index of the change that led to conf
-	isMember bool              // conf names this replica
-	sole     bool              // this replica is the only voter
+	isMember bool              // whether conf names this replica
+	sole     bool              // whether this replica is the only voter
 
 	change       *memberChange // the change in progress, or nil if there is none
 	confirmation confirmation  // the confirmation of the last change
@@ -42,7 +42,7 @@ type members struct {
 type memberChange struct {
 	data     []byte // as proposed
 	term     uint64 // the change may be proposed only in this term; anyTerm allows every term
-	proposed bool   // the change was passed to Raft
+	proposed bool   // whether the change was passed to Raft
 	index    uint64 // index of the change's entry, or 0 if not known yet
 	done     chan struct{}
 	err      error // set before done is closed

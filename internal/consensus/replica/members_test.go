@@ -235,7 +235,7 @@ func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 				t.Errorf("write %d that was declined by the old leader: %+v, %v", i, result, err)
 			}
 		}
-		ok(t, <-reads) // the replica asks the new leader
+		ok(t, <-reads) // succeeds, because the replica asks the new leader
 		n.wantData(t, old, 1, "second")
 	})
 }
@@ -309,7 +309,7 @@ func testThreeVoters(t *testing.T) {
 	for refused, ctx := false, timeout(t); !refused; ok(t, ctx.Err()) {
 		first, _ := n.leader(t, 0)
 		follower := n.members[first%3+1]
-		n.wantData(t, follower, 49, "49") // the barrier asks the leader
+		n.wantData(t, follower, 49, "49") // the barrier of this read asks the leader
 		_, err := follower.do(t, put(1, "1"))
 		if refused = errors.Is(err, ErrNoLeader); !refused && !follower.Status().Leader {
 			t.Fatalf("write to a follower: %v", err)

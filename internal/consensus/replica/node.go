@@ -41,7 +41,7 @@ type node struct {
 	log  store
 	raft *raft.RawNode
 
-	standing // as last observed
+	standing // the leadership as last observed
 	// serving means that this replica leads and has applied an entry of its own term, so that it holds everything
 	// that was ever acknowledged.
 	serving bool

@@ -105,7 +105,7 @@ func (r *reads) ask() {
 	if len(r.waiting) == 0 && !renew || len(r.question.readers) > 0 || r.node.leaderID == raft.None {
 		return
 	}
-	r.quiet.wake() // even if no reader waits, because a group with reads does not rest
+	r.quiet.wake() // a group that is read does not rest, even if no reader has to wait
 	r.question = question{number: r.question.number + 1, readers: r.waiting, askedAt: monotonic()}
 	if r.node.leader {
 		r.question.leaderTerm = r.node.term

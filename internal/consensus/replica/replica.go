@@ -82,8 +82,8 @@ type Options struct {
 	// Lease lets a leader answer reads without asking the other members for a while after a majority has confirmed that
 	// it leads. See lease.go.
 	Lease bool
-	// Quiet lets a group without work rest, which stops its clock and its heartbeats. It requires calls to PeerDown and
-	// PeerUp.
+	// Quiet lets a group without work rest, which stops its clock and its heartbeats. If Quiet is set, the transport must
+	// call PeerDown and PeerUp.
 	Quiet bool
 	// Probe is for simulations. Other programs leave it nil.
 	Probe *Probe

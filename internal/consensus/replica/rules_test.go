@@ -339,7 +339,7 @@ func TestRule3_SyncedMarkOfAnIdleGroupIsWritten(t *testing.T) {
 		ok(t, ctx.Err())
 	}
 	before := fault.Fired()
-	time.Sleep(3 * rounds.Interval) // a real wait, because the test checks that nothing happens
+	time.Sleep(3 * rounds.Interval) // the test really waits, because it checks that nothing happens
 	if fault.Fired() != before {
 		t.Fatal("the mark of a group at rest is written again")
 	}

@@ -95,7 +95,7 @@ func (r *Replica) PeerUp(raftID uint64) {
 	defer c.unlock()
 	delete(c.silence.down, raftID)
 	if c.node.leader {
-		c.quiet.wake() // the member may have missed the heartbeat with the mark, or any other message
+		c.quiet.wake() // the member may have missed the heartbeat that announced a rest, or any other message
 	}
 }
 

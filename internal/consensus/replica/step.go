@@ -185,8 +185,7 @@ func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err
 	return answer, true, err
 }
 
-// stepMark processes a heartbeat with the mark that lets this group rest, or the response from a member that cannot
-// rest.
+// stepMark processes a heartbeat whose mark lets this group rest, or the response from a member that cannot rest.
 func (c *core) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	switch {
 	case m.GetType() == raftpb.MsgHeartbeatResp:

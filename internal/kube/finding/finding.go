@@ -113,7 +113,7 @@ type look struct {
 	lostDisks []int                          // the findings about shards whose disk is lost
 	domains   *int                           // the finding about too few failure domains; nil if there is none
 	paused    bool                           // whether a pool's update is paused
-	etcdWords string                         // how a gateway's message begins that an object already explains, or empty
+	etcdWords string                         // beginning of a gateway's message that an object explains; may be empty
 }
 
 // one returns the index of the newest finding, as a pointer.

@@ -59,8 +59,8 @@ func allAre(o *Objects, state v1alpha1.ShardState, message string) {
 	}
 }
 
-// copiesMissing sets the condition that copies of all groups are missing; detail is the rest of the condition's
-// message.
+// copiesMissing makes the store's condition say that all groups lack copies. The argument detail is the rest of the
+// condition's message.
 func copiesMissing(o *Objects, detail string) {
 	set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing",
 		"64 of 64 groups have fewer than 3 copies"+detail)

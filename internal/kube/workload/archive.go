@@ -22,20 +22,20 @@ const credentialsVolume = "credentials"
 // of the credentials changes the template and replaces the pod.
 const annotationCredentials = "sheaf.dev/credentials"
 
-// credentialVariables are the keys of a Secret with credentials that become environment variables of the same name.
+// credentialVariables are the keys of a credentials Secret whose values become environment variables of the same name.
 var credentialVariables = []string{
 	"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
 	"AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN",
 }
 
-// credentialFiles are the keys of a Secret with credentials that become files, with the environment variables that
-// name these files.
+// credentialFiles are the keys of a credentials Secret whose values become files. Each key is listed with the
+// environment variable that names its file.
 var credentialFiles = []struct{ key, variable string }{
 	{"ca.crt", "AWS_CA_BUNDLE"},
 	{"credentials.json", "GOOGLE_APPLICATION_CREDENTIALS"},
 }
 
-// CredentialKeys returns the keys of a Secret with credentials that an archive's pod uses, in a fixed order.
+// CredentialKeys returns the keys of a credentials Secret that an archive's pod uses, in a fixed order.
 func CredentialKeys(data map[string][]byte) (keys []string) {
 	for _, key := range credentialVariables {
 		if len(data[key]) > 0 {
@@ -56,7 +56,7 @@ type ArchiveInput struct {
 	Archive *v1alpha1.RecordArchive
 	// Image is the pod's image, unless the archive names a different image.
 	Image string
-	// Credentials are the keys of the Secret of spec.credentialsSecretRef that the pod uses.
+	// Credentials are those keys of the Secret in spec.credentialsSecretRef that the pod uses.
 	Credentials []string
 	// CredentialsHash is a hash of the values of these keys.
 	CredentialsHash string

@@ -13,7 +13,7 @@ import (
 
 // These are the annotations of PersistentVolumes and StorageClasses that belong to DiskSets.
 const (
-	// AnnotationDevice holds the device path, for people only.
+	// AnnotationDevice holds the device path. It only informs administrators.
 	AnnotationDevice = "sheaf.dev/device"
 	// AnnotationFileSystem is set on the StorageClass. It names the file system that the kubelet creates on a blank disk
 	// of the class.

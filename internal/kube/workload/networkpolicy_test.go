@@ -19,8 +19,8 @@ type endpoint struct {
 }
 
 // admits reports whether policies allow a pod to reach another pod's port, according to the API's rules. A pod that no
-// policy selects accepts everything. Any other pod accepts only connections that a policy which selects the pod allows
-// in one of its rules.
+// policy selects accepts everything. Any other pod accepts a connection only if at least one of the policies that
+// select the pod allows the connection.
 func admits(t *testing.T, policies []*networkingv1.NetworkPolicy, from, to endpoint, port int32) bool {
 	t.Helper()
 	selected := false
@@ -93,7 +93,7 @@ func fencedStore(name string, policy v1alpha1.NetworkPolicy) *v1alpha1.RecordSto
 	}
 }
 
-// TestFences checks which pods may connect to which ports. It covers each pair of a pod and a port of a store's pods.
+// TestFences checks which pods may connect to which ports. It tries each port of a store's pods from each kind of pod.
 func TestFences(t *testing.T) {
 	for mode, policy := range map[string]v1alpha1.NetworkPolicy{
 		"by default": {}, "managed": {Mode: v1alpha1.NetworkPolicyManaged, DirectClients: v1alpha1.DirectClientsAny},

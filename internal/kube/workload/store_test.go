@@ -105,8 +105,8 @@ func TestGatewayArguments(t *testing.T) {
 	}
 }
 
-// A Service sends connections to a gateway for a moment after the gateway began to terminate. The gateway must accept
-// them, and then needs time to serve them.
+// For a moment after a gateway has begun to terminate, its Service still sends new connections to it. The gateway must
+// accept them, and then needs time to serve them.
 func TestGatewayLeaves(t *testing.T) {
 	pod := GatewayDeployment(managedStore(), "sheaf:1", EtcdAccess{}).Spec.Template.Spec
 	hook := pod.Containers[0].Lifecycle

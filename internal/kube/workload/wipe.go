@@ -16,7 +16,7 @@ import (
 const (
 	// AnnotationWipe with value true makes the operator ask whether to wipe a Released disk. An administrator sets it.
 	AnnotationWipe = "sheaf.dev/wipe"
-	// AnnotationWipeAsked is the operator's question: a WipeToken.
+	// AnnotationWipeAsked holds the operator's question, which is a WipeToken.
 	AnnotationWipeAsked = "sheaf.dev/wipe-asked"
 	// AnnotationWipeConfirm is the administrator's answer to the question. Its value is the question's WipeToken.
 	AnnotationWipeConfirm = "sheaf.dev/wipe-confirm"
@@ -31,7 +31,7 @@ const (
 // WipeDevice is the path of the disk in the wiping container.
 const WipeDevice = "/dev/wipe"
 
-// wipeRetries is how many times a pod that failed to wipe is created again.
+// wipeRetries is the number of times that a pod that has failed to wipe is replaced.
 const wipeRetries = 3
 
 // WipeToken identifies the data that is lost when a disk is wiped. It consists of the claim and a hash of the volume,

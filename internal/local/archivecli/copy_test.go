@@ -207,7 +207,7 @@ func TestCopyBringsBackWhatWasDeletedAndReplaced(t *testing.T) {
 	if l.written() != 13 {
 		t.Errorf("%d records were written", l.written())
 	}
-	// The same command again writes nothing.
+	// If the same command is repeated, it writes nothing.
 	got = copyTo(t, s, l, opts)
 	if got.err != nil || got.out != "wrote 0 records, 0 B\n  601 already there\n" || l.written() != 13 {
 		t.Errorf("again: %q, %v, %d written", got.out, got.err, l.written())

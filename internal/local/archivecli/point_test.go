@@ -43,7 +43,7 @@ func TestPointsAndPruning(t *testing.T) {
 	if out := list(false); !strings.Contains(out, "until 2026-11-01T13:01:32Z") {
 		t.Error(out)
 	}
-	// Records are read as of the point.
+	// Records can be read as of the point.
 	cat := func(at string) ran {
 		return run(false, func(out *cli.Output) error { return Cat(t.Context(), out, s, CatOptions{ID: "3", At: at}) })
 	}
@@ -69,7 +69,7 @@ func TestPointsAndPruning(t *testing.T) {
 		return run(false, func(out *cli.Output) error { return Prune(t.Context(), out, s, opts) })
 	}
 	if got := prune(PruneOptions{Keep: time.Hour, DryRun: true}); !strings.HasPrefix(got.out,
-		"would leave out 0 versions in 0 groups\nwould list 1 object, ") || // a catalogue that has a newer one
+		"would leave out 0 versions in 0 groups\nwould list 1 object, ") || // a catalogue that a newer one has replaced
 		!strings.HasSuffix(got.out, " B, for deletion a day later\nwould delete 0 objects, 0 B\n") {
 		t.Errorf("%q, %v", got.out, got.err)
 	}

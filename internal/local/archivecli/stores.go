@@ -78,7 +78,7 @@ type StoreRow struct {
 	LastLog  uint64     `json:"lastLog"`
 	// Covered is the time up to which all groups are archived. It is empty if the time is not known.
 	Covered string `json:"covered,omitempty"`
-	// Error says why the archive of the store cannot be read.
+	// Error says why the archive of the store cannot be read. It is empty if the archive can be read.
 	Error string `json:"error,omitempty"`
 }
 

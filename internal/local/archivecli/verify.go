@@ -12,7 +12,7 @@ import (
 // VerifyOptions are the options of Verify.
 type VerifyOptions struct {
 	Sample int    // percentage of the segments, blobs and log objects to check; 0 means all
-	Seed   uint64 // selects the sample
+	Seed   uint64 // seed of the random sample
 }
 
 // Verify checks an archive, and prints the problems that it finds. It returns an error if there are any.

@@ -14,9 +14,9 @@ import (
 // value means no address.
 type addressFlag struct {
 	value    *string
-	optional bool // the value may be empty
-	loopback bool // only this machine may be able to connect
-	host     bool // the host must not be empty
+	optional bool // whether the value may be empty
+	loopback bool // whether only this machine may be able to connect
+	host     bool // whether the host must not be empty
 }
 
 // AddressVar adds a flag for an address to listen on.

@@ -162,8 +162,8 @@ func TestTheHelpShowsNoDefaultOf0(t *testing.T) {
 	}
 }
 
-// A certificate of Kubernetes contains only names, and the default of --server is an address. The message quoted here
-// is Go's.
+// A certificate that was issued in Kubernetes contains only DNS names, but the default of --server is an IP address.
+// The message quoted here is Go's.
 func TestACertificateForNamesSaysToGiveOne(t *testing.T) {
 	refused := x509.HostnameError{Certificate: &x509.Certificate{}, Host: "127.0.0.1"}
 	err := status.Errorf(codes.Unavailable, "connection error: tls: failed to verify certificate: %v", refused)

@@ -45,7 +45,7 @@ func Usagef(format string, args ...any) error {
 // countMax is the maximum concurrency. A higher one would help neither disks nor servers.
 const countMax = 1024
 
-// count checks a flag with a degree of concurrency, and replaces 0 with the default.
+// count checks the value of a flag that sets a concurrency, and replaces 0 with the default.
 func count(flag string, n *int, normal int) error {
 	if *n < 0 || *n > countMax {
 		return Usagef("--%s %d: must be 1 to %d, or 0 for %d", flag, *n, countMax, normal)
@@ -69,8 +69,8 @@ func NotBlankf(format string, args ...any) error {
 // LostData returns err with exit code 5, which means that the data of a process are lost.
 func LostData(err error) error { return &coded{Code: exitLostData, Err: err} }
 
-// ExitCode returns the exit code of a command that ended with err. A gRPC status that blames the request counts as
-// wrong usage.
+// ExitCode returns the exit code of a command that ended with err. A gRPC status that says that the request is invalid
+// counts as wrong usage.
 func ExitCode(err error) int {
 	if err == nil {
 		return exitDone

@@ -50,7 +50,7 @@ func checkIDScheme(scheme string) error {
 	return Usagef("--id %q: must be name, sequence, hash or map:FILE", scheme)
 }
 
-// nameID reads the id from the file's name, up to the first dot after it: 42, 42.json, 0x2a.tar.gz.
+// nameID reads the id at the beginning of a file's name. The id ends at the first dot: 42, 42.json, 0x2a.tar.gz.
 func nameID(rel string) (int64, error) {
 	name := path.Base(rel)
 	if i := strings.IndexByte(name, '.'); i > 0 {

@@ -244,9 +244,9 @@ func (im *importer) enqueue(ctx context.Context, j job, s fileState, data []byte
 	return pass(ctx, im.puts, p)
 }
 
-// equal compares a file in state s with the bytes of its record. It returns true if the file needs no put. In this case
-// the bytes are the same, and equal counts the file as already stored, or the file cannot be read, and equal reports a
-// failure. A record that is damaged or no longer exists is not equal.
+// equal compares a file in state s with the bytes of its record. It returns true if the file needs no put, for one of
+// two reasons. If the bytes are the same, equal counts the file as already stored. If the file cannot be read, equal
+// reports a failure. A record that is damaged or no longer exists is not equal.
 func (im *importer) equal(ctx context.Context, j job, s fileState, file io.Reader) (bool, error) {
 	if changed := im.compare(j, im.stampOf(j, s), *j.there); changed != nil {
 		return false, nil //nolint:nilerr // the file has changed since the lookup, so it is stored
@@ -273,7 +273,7 @@ func (im *importer) equal(ctx context.Context, j job, s fileState, file io.Reade
 	return same, nil
 }
 
-// sameBytes reads a and b to the first difference, or to their ends.
+// sameBytes reads a and b up to the first difference, or to their ends.
 func sameBytes(a, b io.Reader) (bool, error) {
 	const piece = 64 << 10
 	var one, other [piece]byte
@@ -359,8 +359,8 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 	}
 }
 
-// countingReader counts the bytes read for the progress display. It does not count bytes again that are read a second
-// time. It keeps the source's errors, so that they can be distinguished from the server's errors.
+// countingReader counts the bytes read for the progress display. Bytes that are read a second time are not counted
+// again. It keeps the source's errors, so that they can be distinguished from the server's errors.
 type countingReader struct {
 	io.ReadSeeker
 	n           interface{ Add(int64) int64 }

@@ -44,7 +44,7 @@ type VerifyGroupReport struct {
 	TornBytes int64  `json:"tornBytes,omitempty"`
 	// Joining is true if the replica is still joining its group, so that its data are not needed yet.
 	Joining     bool            `json:"joining,omitempty"`
-	Damages     []format.Damage `json:"damages,omitempty"`     // damages before a repair
+	Damages     []format.Damage `json:"damages,omitempty"`     // damages that were found before a repair
 	Error       string          `json:"error,omitempty"`       // why the group could not be checked or repaired
 	Quarantined []string        `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
 	Rewritten   []string        `json:"rewritten,omitempty"`   // rewritten segments

@@ -49,7 +49,7 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	lost := found.Ranges[0]
 	segment, err := os.OpenFile(filepath.Join(opts.Dir, format.SegmentName(1)), os.O_RDWR, 0)
 	must.OK(t, err)
-	_, err = segment.WriteAt(make([]byte, len(lost.Bytes)), lost.Offset) // overwrites the bytes that a power cut loses
+	_, err = segment.WriteAt(make([]byte, len(lost.Bytes)), lost.Offset) // simulates that a power cut has lost these bytes
 	must.OK(t, err)
 	must.OK(t, segment.Close())
 

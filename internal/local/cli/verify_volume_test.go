@@ -21,7 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// plainVolume creates a volume with a group for each number of entries, and returns the folders of the groups.
+// plainVolume creates a volume with one group for each argument, which is the number of entries in the group. It
+// returns the folders of the groups.
 func plainVolume(t *testing.T, entries ...int) (dir string, groups []string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -55,8 +55,8 @@ type seams struct {
 	// store uses its own part.
 	etcd     func() (*clientv3.Client, error)
 	disk     func(shard string) vfs.FS
-	listener func(ctx context.Context, address string) (net.Listener, error) // for gateway and shards
-	dial     func(ctx context.Context, address string) (net.Conn, error)     // for connections to shards
+	listener func(ctx context.Context, address string) (net.Listener, error) // opens the listeners of gateway and shards
+	dial     func(ctx context.Context, address string) (net.Conn, error)     // opens the connections to shards
 }
 
 const (
@@ -71,7 +71,7 @@ func (c Config) routing() placement.Routing {
 	return placement.Routing{Mode: placement.Hash, Groups: cmp.Or(c.Groups, groupsDefault)}
 }
 
-// Validate names every invalid field by its flag.
+// Validate returns an error that names every invalid field by its flag.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -47,7 +47,7 @@ type Dev struct {
 	secured *secured // nil if the store uses plaintext
 
 	stopPlanner, stopRenewing context.CancelFunc
-	background                sync.WaitGroup // planner, renewal of certificates and HTTP
+	background                sync.WaitGroup // waits for the planner, the renewal of certificates and HTTP
 }
 
 // etcdPatience is the time limit of a start's requests to etcd, which runs in the same process.

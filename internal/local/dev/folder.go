@@ -71,7 +71,7 @@ func ShardOf(dir string) (shard string, ok bool) {
 	return shard, name == shardsName && err == nil
 }
 
-// ErrUsage says that the request is invalid.
+// ErrUsage means that the request is invalid.
 var ErrUsage = errors.New("wrong usage")
 
 // usageError is an ErrUsage with a specific text.

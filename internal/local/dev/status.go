@@ -30,7 +30,7 @@ type Status struct {
 	Routing placement.Routing       `json:"routing"`
 	Ready   bool                    `json:"ready"`
 	NotYet  string                  `json:"notYet,omitempty"` // why the store is not ready
-	Load    *recordv1.Load          `json:"load"`             // the loads of all shards, added up
+	Load    *recordv1.Load          `json:"load"`             // the sum of the loads of all shards
 	Shards  []*recordv1.ShardStatus `json:"shards"`
 }
 

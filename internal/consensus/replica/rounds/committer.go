@@ -223,7 +223,7 @@ func (c *Committer) run() {
 		if s.begin() {
 			s.runner.Round()
 			if again = s.end(); again {
-				runtime.Gosched() // lets the answered callers write again, and join the next round
+				runtime.Gosched() // the callers that were just answered can now send new writes, which join the next round
 			}
 		}
 		c.roundOver(s, again)

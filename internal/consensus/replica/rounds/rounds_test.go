@@ -27,7 +27,7 @@ type fake struct {
 	rests   atomic.Bool
 	stuck   atomic.Bool
 	badMark atomic.Bool
-	twice   atomic.Bool // two goroutines were in a round at the same time
+	twice   atomic.Bool // whether two goroutines were in a round at the same time
 }
 
 func (f *fake) Round() {

@@ -70,5 +70,6 @@ func (h *History) read() (older Older) {
 // PutBefore adds the writes that History has read.
 func (q *Queue) PutBefore(older Older) { q.window.putBefore(older) }
 
-// Trim forgets some request ids that are too old or too many. It returns true if it may have more to forget.
+// Trim forgets some request ids that are too old, or that exceed the maximum number. It returns true if it may have
+// more to forget.
 func (q *Queue) Trim() (more bool) { return q.window.trim(windowNow()) }

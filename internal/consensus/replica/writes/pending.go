@@ -37,7 +37,7 @@ const (
 	written  role = iota // the write created an entry, and is answered when the entry is applied
 	refused              // a condition refused the write; answered when the version that caused the refusal is applied
 	nothing              // the write deletes a missing record; answered when the write that made it missing is applied
-	repeated             // the request id is in progress, and the write gets the first write's result
+	repeated             // a write with the same request id is in progress, and this write gets its result
 )
 
 // atOnce is the done channel shared by all writes that are answered immediately.

@@ -118,7 +118,7 @@ func (q *Queue) Index(index, term uint64) (payload []byte) {
 	return payload
 }
 
-// Extends records that the index of the log's last entry is last. Writes accepted after this call come after that
+// Extends tells the queue the index of the log's last entry. Writes that are accepted after this call come after that
 // entry.
 func (q *Queue) Extends(last uint64) {
 	q.nextIndex = max(q.nextIndex, last+1+uint64(q.unindexed+len(q.queued)))

@@ -136,8 +136,8 @@ func (w *window) forget(now int64, coming int) (more bool) {
 	return true
 }
 
-// trim drops writes that are too old or too many, and releases memory if few are left. It returns true if there may
-// be more to drop.
+// trim drops writes that are too old, or that exceed the maximum number, and releases memory if few are left. It
+// returns true if there may be more to drop.
 func (w *window) trim(now int64) (more bool) {
 	if w.forget(now, 0) {
 		return true

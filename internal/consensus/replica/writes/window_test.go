@@ -23,8 +23,8 @@ func slotFor(id [16]byte, index uint64, at int64) windowSlot {
 	return windowSlot{requestID: id, index: index, time: at, delete: index%2 == 0, at: at}
 }
 
-// TestWindowRemembersTheLastWrites compares the window with a plain list of the last writes that leaves out writes
-// that are too old or too many.
+// TestWindowRemembersTheLastWrites compares the window with a plain list of the last writes without those that are too
+// old, and without those that exceed the maximum number.
 func TestWindowRemembersTheLastWrites(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"),

@@ -17,7 +17,7 @@ var (
 	ErrNoLeader       = errors.New("the group has no leader now")                // refused
 	ErrOverloaded     = errors.New("too many writes in flight")                  // refused
 	ErrInvalid        = errors.New("the write is not valid")                     // refused
-	ErrReused         = errors.New("the request id is that of another write")    // refused: record, data or kind differ
+	ErrReused         = errors.New("the request id is that of another write")    // refused: record, data or kind differs
 	ErrOutcomeUnknown = errors.New("the write may or may not have been applied") // repeat the write with its request id
 	ErrExists         = errors.New("the record exists")                          // always inside a *ConditionError
 	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
@@ -55,7 +55,7 @@ type Write struct {
 	HasTime    bool
 	RequestID  [16]byte // zero if there is none
 	Condition  Condition
-	Timed      bool // the caller wants Result.Sync
+	Timed      bool // whether the caller wants Result.Sync
 }
 
 // Result is the result of a committed write.
