@@ -201,7 +201,7 @@ func (b *batch) message(p *part) *frame {
 	return f
 }
 
-// failPart records the failure of a whole part for each of its items without a result.
+// failPart records the failure of a whole part for each of the part's items that has no result.
 func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	err = unreachable(err, p.shard.name)
 	for _, i := range p.items {

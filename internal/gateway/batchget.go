@@ -21,9 +21,9 @@ const (
 	getBytesMax = 4 << 20
 )
 
-// batchGet splits the reads by shard, runs the parts in parallel and forwards results as they arrive, each with the
-// caller's position. Flow control bounds one call to one message per shard; Limits.AnswerBytesMax bounds all calls
-// together.
+// batchGet splits the reads by shard, runs the parts in parallel and forwards results as they arrive, each with its
+// position in the caller's request. Flow control bounds one call to one message per shard; Limits.AnswerBytesMax
+// bounds all calls together.
 func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	b, err := g.nextBatch(stream, "gets", access.Get, getsMax, getBytesMax)
 	if err != nil {

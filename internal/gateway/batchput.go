@@ -75,7 +75,7 @@ type putting struct {
 	lanes map[*shard]*lane
 }
 
-// putBatch is one message in progress.
+// putBatch is one message of the stream, in progress.
 type putBatch struct {
 	*batch
 	wait    sync.WaitGroup // waits until all parts have a result

@@ -90,7 +90,7 @@ func (c *cluster) config(cfg gateway.Config) gateway.Config {
 	return cfg
 }
 
-// dial connects to a gateway until the test has finished.
+// dial returns a connection to a gateway, which is closed when the test has finished.
 func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.ClientConn {
 	c.t.Helper()
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), c.network.Dialer())
@@ -163,7 +163,7 @@ func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uin
 	return s
 }
 
-// own writes the state of a group and returns its revision.
+// own writes to etcd that a group is on the given shard, which leads it. It returns the revision of this change.
 func (c *cluster) own(g placement.Group, shard string) int64 {
 	c.t.Helper()
 	g.Members = []placement.Member{{Shard: shard, VolumeUUID: c.shards[shard].volume, RaftID: 1}}

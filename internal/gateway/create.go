@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// A gateway creates groups without counting all groups in etcd while its own table has more than groupsUncounted
-// groups fewer than the store's limit.
+// groupsUncounted is a margin below the store's group limit. While a gateway's table has fewer groups than the limit
+// minus this margin, the gateway creates groups without counting all groups in etcd.
 const groupsUncounted = 1000
 
 // quotaError means that a tenant has as many groups as its quota allows, or more.

@@ -145,7 +145,7 @@ type Gateway struct {
 	bytes atomic.Int64 // bytes of requests in progress
 
 	answers answers
-	streams sync.WaitGroup // handlers of streams
+	streams sync.WaitGroup // waits for the handlers of streams
 
 	cancel  context.CancelFunc // cancels the watch
 	watched chan struct{}      // closed when the watch has ended

@@ -161,8 +161,8 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 	})
 }
 
-// Calls to a hanging shard are aborted when another shard leads and the first one's registration has expired, and not
-// at their deadline.
+// If a shard hangs, calls to it are aborted when another shard leads and the first shard's registration has expired.
+// They do not wait for their deadline.
 func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")

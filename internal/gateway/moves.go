@@ -103,8 +103,7 @@ func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recor
 	return out, nil
 }
 
-// creation describes as a move that shards rebuild their copies of a group, although the group stays on the same
-// shards.
+// creation returns a move for a group whose shards rebuild their copies, although the group stays on the same shards.
 func (t *table) creation(group string, copies []*recordv1.Copy) *recordv1.Move {
 	g := t.view.Groups[group]
 	m := &recordv1.Move{Group: group, Running: true, Reason: string(placement.ForRepair)}

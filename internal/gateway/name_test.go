@@ -46,7 +46,8 @@ func (n *names) serve(socket net.PacketConn) {
 		answer = append(answer, question...)
 		if isA {
 			answer[7] = 1
-			// The answer consists of a pointer to the name in the question, type A, class IN, a TTL of one second, 4 bytes.
+			// The answer consists of a pointer to the name in the question, type A, class IN, a TTL of one second, and the
+			// length of the address, which follows.
 			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4)
 			answer = append(answer, n.address.Load()[:]...)
 		}

@@ -140,8 +140,8 @@ type router struct {
 
 	mu    sync.Mutex
 	first chan struct{} // closed when the first table exists
-	// addresses holds the last known address of each shard by name, because a shard whose lease expired during an
-	// outage of etcd still serves.
+	// addresses holds the last known address of each shard by name, because a shard whose lease has expired during an
+	// outage of etcd may still serve.
 	addresses map[string]string
 	dialled   map[string]*shard      // shards with connections, by name
 	leaving   map[*shard]*time.Timer // shards without routes, each with the timer that closes its connections

@@ -13,8 +13,9 @@ import (
 )
 
 // Secure configures mutual TLS for the gateway, in the mode of its certificates. Callers must belong to the store, or
-// have a token if the store has issuers. Shards must have the expected identity, and calls need a grant. The caller of
-// Secure sets Store, Registry, Logger and Audit before, and closes the returned Guard after the gateway has stopped.
+// have a token if the store has issuers. Shards must have the expected identity, and calls need a grant. The caller
+// must set Store, Registry, Logger and Audit before it calls Secure, and must close the returned Guard after the
+// gateway has stopped.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	g := guard.New(guard.Config{
 		Store: source.Identity().Store, Who: certs.PeerOf, Open: certs.Plain, Audit: c.Audit, Logger: c.Logger,

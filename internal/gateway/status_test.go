@@ -124,7 +124,7 @@ func TestStatusShowsWhereGroupsAre(t *testing.T) {
 	})
 }
 
-// awaitStatus requests the status again and again, until the function is, called with the status, returns true.
+// awaitStatus requests the status again and again until is(status) returns true.
 func awaitStatus(t *testing.T, g *gateway.Gateway, what string, is func(gateway.Status) bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -45,7 +45,7 @@ type placed struct {
 	own         *certs.Source // the operator's keys for this store when the connection was opened; nil if there were none
 	client      *clientv3.Client
 	store       *registry.Store
-	folder      string // the folder with the files of the etcd credentials
+	folder      string // the folder that contains the etcd credentials as files
 }
 
 // NewPlacements returns a Placements without connections. If keys is nil, only connections to an external etcd use
@@ -126,8 +126,8 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	return out, nil
 }
 
-// writeCredentials writes the credentials to files in a folder that only this process can read, because the client
-// reads files.
+// writeCredentials writes the credentials to files in a folder that only this process can read, because the etcd
+// client reads its credentials from files.
 func (p *placed) writeCredentials(cfg *etcd.ClientConfig) error {
 	var err error
 	if p.folder, err = os.MkdirTemp("", "sheaf-etcd-"); err != nil {

@@ -14,9 +14,9 @@ var (
 	ErrChanged = errors.New("the group was changed since it was read")
 	// ErrNameTaken means that a live shard with the same name has another volume, or a later generation of this volume.
 	ErrNameTaken = errors.New("the shard's name is taken")
-	// ErrRolledBack means that the volume was registered before with a later generation or step, or with one that is not
-	// its predecessor. The volume was rolled back to an earlier state or is a clone, so it may lack data that it has
-	// acknowledged.
+	// ErrRolledBack means that a shard must not serve its volume, because the volume does not follow the state in which
+	// it was last registered (see MayFollow). The volume was rolled back to an earlier state or is a clone, so it may
+	// lack data that it has acknowledged.
 	ErrRolledBack = errors.New("the volume was rolled back or cloned")
 	// ErrStaleLeader means that the group was written by a leader with a later term, or by one that has applied a later
 	// membership change.

@@ -46,7 +46,7 @@ func campaignsInARound(t *testing.T) bool {
 	id, leader := n.lead()
 	to, one := n.follower(id)
 	leader.must(t, put(1, "old"))
-	// Lost, because these messages would tell the paused member that the entry is committed.
+	// These messages are lost, because they would tell the paused member that the entry is committed.
 	n.lose(func(m *raftpb.Message) bool {
 		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp &&
 			len(m.GetEntries()) == 0)

@@ -26,7 +26,7 @@ type network struct {
 	mu      sync.Mutex
 	members map[uint64]*member
 	disks   map[uint64]*vfstest.Mem
-	faulty  map[uint64]*vfstest.Faulty // the disks of started members, with faults
+	faulty  map[uint64]*vfstest.Faulty // the disks of the started members, to which faults can be added
 	cut     map[uint64]bool            // members that are partitioned from all others
 	group   sync.WaitGroup
 	inbox   map[uint64]chan *raftpb.Message

@@ -111,9 +111,10 @@ func (n *node) hasAll() (last uint64, all bool) {
 	return last, err == nil && n.applied == last
 }
 
-// behindFloor reports whether the log has dropped entries that are applied, but not yet reported to Raft as applied. A
-// round reports the entries that it has applied at its end, and a compaction or a repair can drop them before that. If
-// Raft then campaigned, it would panic, because it first reads the entries that it believes are not applied.
+// behindFloor reports whether the log has dropped entries that are applied, but not yet reported to Raft as applied.
+// Only at its end does a round report the entries that it has applied, and a compaction or a repair can drop them
+// before that. If Raft then campaigned, it would panic, because it first reads the entries that it believes are not
+// applied.
 func (n *node) behindFloor() bool {
 	first, err := n.log.FirstIndex()
 	return err == nil && first > n.raft.BasicStatus().Applied+1

@@ -63,9 +63,9 @@ type Options struct {
 	// Transport carries messages to the other members. It is nil if there are none.
 	Transport Transport
 	// OnSnapshot is called when the leader no longer has the entries that this replica needs. The argument from is the
-	// Raft id of that leader. The caller must then stop the replica, install a state that includes the entry at index,
-	// and send a MsgSnapStatus to the leader. OnSnapshot is called repeatedly until this has happened. OnSnapshot must
-	// not block.
+	// Raft id of that leader. The owner of the replica must then stop it, install a state that includes the entry at
+	// index, and send a MsgSnapStatus to the leader. OnSnapshot is called repeatedly until this has happened. OnSnapshot
+	// must not block.
 	OnSnapshot func(index, term, from uint64)
 	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
 	// nil. Each call runs in a separate goroutine, and two calls may fetch the same blob concurrently. ctx is cancelled

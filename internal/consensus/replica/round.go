@@ -38,7 +38,7 @@ type round struct {
 	ready  raft.Ready        // the Ready in progress: entries and a hard state to write, and committed entries to apply
 	commit *raftpb.HardState // a hard state to write with the next append
 
-	recorded   int               // number of visible entries whose membership changes the log has recorded
+	recorded   int               // number of committed entries whose membership changes, if any, are recorded
 	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 
 	syncs    writes.SyncLog

@@ -215,7 +215,7 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 // another write, even after crashes that lose as much unsynced data as possible.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()
-	seen := map[uint64]int64{} // index -> record
+	seen := map[uint64]int64{} // the record that each index belongs to
 	random := rand.New(rand.NewPCG(1, 2))
 	for crash := range 30 {
 		m := newMachine(t, mem, "/v")
@@ -230,7 +230,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 		}
 		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)],
 			Seed: uint64(crash)})
-		m.halt() // the old machine keeps running for a moment after the power cut
+		m.halt() // stops the old machine, which has kept running for a moment after the power cut
 		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
 		for id, p := range pending {
@@ -243,7 +243,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 			}
 			head, _, err := after.log.Head(id)
 			if err != nil {
-				continue // the machine acknowledged this write after the power cut
+				continue // the old machine acknowledged this write only after the power cut, so the write may be lost
 			}
 			if other, taken := seen[head]; taken && other != id {
 				t.Fatalf("crash %d: index %d was seen of record %d, now it is record %d's", crash, head, other, id)

@@ -12,7 +12,7 @@ import (
 type Probe struct {
 	BeforeSync func()              // called between a round's write and its sync; no lock is held
 	Applied    func(*format.Entry) // called for each entry that becomes visible, in order; the entry must not be kept
-	Shared     bool                // syncs are shared through the journal even if only a single group is written
+	Shared     bool                // whether syncs are shared through the journal even if only a single group is written
 }
 
 // seams contains the steps of a round at which a test may observe the round or switch off a rule. Without a Probe,

@@ -31,7 +31,7 @@ type play struct {
 
 	mu       sync.Mutex // guards the fields below
 	out      *strings.Builder
-	faults   map[string]error // operation of the log -> its error
+	faults   map[string]error // the error of each log operation that must fail
 	held     chan struct{}    // release closes this channel; if it is nil, syncs are not delayed
 	waits    []waiting
 	named    int
@@ -93,7 +93,7 @@ func (p *play) note(format string, args ...any) {
 	fmt.Fprintf(p.out, "    "+format+"\n", args...)
 }
 
-// answers writes the calls answered since the last line to the transcript.
+// answers adds to the transcript the calls that were answered since the last line.
 func (p *play) answers() {
 	left := p.waits[:0]
 	for _, w := range p.waits {

@@ -10,8 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
-// archives adds findings about the store's archives: nothing is archived, the archive is behind, or its history has
-// holes.
+// archives adds a finding if nothing is archived, if an archive is behind, or if an archive's history has holes.
 func (l *look) archives() {
 	for i := range l.Archives {
 		a := &l.Archives[i]

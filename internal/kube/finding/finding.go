@@ -25,8 +25,9 @@ const (
 	Note    = finding.Note
 )
 
-// Finding is one deviation from the healthy state. Where is the affected object, such as "shard quotes-ssd-1". Do is
-// the next command to type; it is empty if What already names it, or if waiting is enough.
+// Finding is one deviation from the healthy state. The field Where names the affected object, such as "shard
+// quotes-ssd-1". The field Do is the next command to type; it is empty if the field What already names the command, or
+// if waiting is enough.
 type Finding = finding.Finding
 
 // Objects holds a store's objects. A list may be incomplete if the caller lacks permissions.
@@ -152,7 +153,7 @@ func (l *look) worse() finding.Severity {
 	return Problem
 }
 
-// old reports whether a state that began at since has lasted for too long.
+// old reports whether a state that began at the time since has lasted for too long.
 func (l *look) old(since time.Time) bool { return !since.IsZero() && l.Now.Sub(since) > slow }
 
 // operator checks whether an operator reconciles the store.

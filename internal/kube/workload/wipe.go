@@ -31,7 +31,7 @@ const (
 // WipeDevice is the path of the disk in the wiping container.
 const WipeDevice = "/dev/wipe"
 
-// wipeRetries is the number of times that a pod that has failed to wipe is replaced.
+// wipeRetries is how often a Job that wipes a disk replaces a failed pod.
 const wipeRetries = 3
 
 // WipeToken identifies the data that is lost when a disk is wiped. It consists of the claim and a hash of the volume,

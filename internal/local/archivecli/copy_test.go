@@ -137,7 +137,7 @@ func (l *living) Fetch(_ context.Context, key client.Key, _ string, w io.Writer)
 	return r, err
 }
 
-// holds checks that the store has the records of a state of the archive's group.
+// holds checks that a group in the store has the given records.
 func (l *living) holds(t *testing.T, group string, want map[int64]archivetest.Record) {
 	t.Helper()
 	for id, r := range want {

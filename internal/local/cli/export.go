@@ -26,9 +26,9 @@ type ExportOptions struct {
 	Group    string // export only this group; if empty, all groups
 	Prefix   string // export only records with paths below this prefix, which is removed from the paths
 	Force    bool   // replace existing files
-	Setuid   bool   // also restore setuid, setgid and sticky bits, which every writer of records can set
-	Workers  int    // also restore the setuid, setgid and sticky bits, which any client that writes records can set
-	Failures string // number of goroutines that write files; 0 means 8
+	Setuid   bool   // also restore the setuid, setgid and sticky bits, which any client that writes records can set
+	Workers  int    // number of goroutines that write files; 0 means 8
+	Failures string // file for the list of all failures, in JSON lines
 	Quiet    bool
 }
 

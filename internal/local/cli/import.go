@@ -57,7 +57,7 @@ type ImportOptions struct {
 	Checksum bool   // with Update: also compare the bytes of files whose size, time and mode are unchanged
 	Delete   bool   // with Update: also delete records below Prefix whose path is no longer a file of the tree
 	Symlinks string // keep or skip
-	Failures string // file for the list of all failures, JSON lines
+	Failures string // file for the list of all failures, in JSON lines
 	Quiet    bool   // show no progress
 
 	knownIDs map[nameHash]int64 // with Resume and the scheme sequence: the ids that the earlier import assigned, by path

@@ -327,7 +327,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 		counter := &countingReader{ReadSeeker: io.NewSectionReader(f, 0, most), n: &im.seenBytes}
 		var from io.Reader = counter
 		if unsized {
-			from = struct{ io.Reader }{counter} // if the source can seek, an upload declares its size first
+			from = struct{ io.Reader }{counter} // hides Seek, so that the upload does not declare a size first
 		}
 		result, err := im.conn.Upload(ctx, j.key, from, &p.options)
 		now, statErr := f.Stat()

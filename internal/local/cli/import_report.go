@@ -33,8 +33,8 @@ type ImportReport struct {
 // and were not read.
 type NotKept struct {
 	EmptyFolders int64 `json:"emptyFolders"`
-	HardLinks    int64 `json:"hardLinks"`  // files with several names: each name becomes a separate record
-	Holes        int64 `json:"holes"`      // files with holes: they become zeros
+	HardLinks    int64 `json:"hardLinks"`  // files with several names, each of which becomes a separate record
+	Holes        int64 `json:"holes"`      // files with holes, which become zeros
 	Owners       int64 `json:"owners"`     // files of a user or group other than that of the importing process
 	Attributes   int64 `json:"attributes"` // files with extended attributes, ACLs or capabilities
 }

@@ -35,7 +35,7 @@ type VerifyTreeReport struct {
 	Groups   []VerifyGroupReport `json:"groups"`
 }
 
-// VerifyGroupReport is the result for one group.
+// VerifyGroupReport is the part of a VerifyTreeReport that describes one group.
 type VerifyGroupReport struct {
 	Group     string `json:"group"`
 	Dir       string `json:"dir"`
@@ -110,7 +110,8 @@ type verifier struct {
 	total         atomic.Int64 // total bytes of all files; 0 if it is not known
 }
 
-// depthMax is the maximum depth at which volumes are searched. The folder of `sheaf dev` holds volumes two levels down.
+// depthMax is the maximum depth to which folders are searched for volumes. The folder of `sheaf dev` holds volumes two
+// levels down.
 const depthMax = 4
 
 // verifyGroupsMax is the maximum number of groups of a volume that are checked at the same time. With fewer processors,
@@ -326,9 +327,9 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	})
 }
 
-// ofAnother reports a superblock that is in the wrong folder: in a store of sheaf dev, the folder belongs to another
-// shard, or the groups in the folder belong to another volume. A replica of a group with several copies records the
-// volume on which it was created. Damaged groups are ignored.
+// ofAnother reports a superblock that is in the wrong folder. In a store of sheaf dev, such a folder may belong to
+// another shard. In any store, the groups in the folder may have been created on another volume. A replica of a group
+// with several copies records the volume on which it was created. Damaged groups are ignored.
 func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	if shard, ok := dev.ShardOf(dir); ok && shard != sb.Shard {
 		return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and the folder is of shard %s: was the "+

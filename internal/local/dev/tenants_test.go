@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// tenancy is a store with tenants, each with its own prefix, and with the random calls of these tenants. The data of
-// each record begin with the name of the tenant that stored it.
+// tenancy is a store whose tenants make random calls. Each tenant has its own prefix. The data of each record begin
+// with the name of the tenant that stored it.
 type tenancy struct {
 	*granted
 	r       *mathrand.Rand

@@ -368,8 +368,8 @@ func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 }
 
 // TestAnswersAreThoseOfOneOrder compares a queue with a model, in which a record's newest version follows the order in
-// which writes were accepted. Each write must get the answer that the model gives, in whatever order writes are
-// accepted, stored and applied.
+// which writes were accepted. Each write must get the answer that the model gives, no matter when writes are stored
+// and applied.
 func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		l := newLeader(nil)
