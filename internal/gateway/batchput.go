@@ -75,11 +75,11 @@ type putting struct {
 	lanes map[*shard]*lane
 }
 
-// putBatch is one message of the stream, in progress.
+// putBatch is a message of the stream that is in progress.
 type putBatch struct {
 	*batch
 	wait    sync.WaitGroup // waits until all parts have a result
-	results []scanner      // bytes of each result from a shard
+	results []scanner      // the encoded result of each put, as received from a shard
 	mu      sync.Mutex
 	frames  []*frame // the frames that hold the results
 }

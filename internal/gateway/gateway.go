@@ -140,8 +140,8 @@ type Gateway struct {
 	creating singleflight.Group
 	tenants  atomic.Pointer[knownTenants]
 
-	open  atomic.Int64 // calls that Stop waits for
-	calls atomic.Int64 // calls in progress
+	open  atomic.Int64 // number of calls that Stop waits for
+	calls atomic.Int64 // number of calls in progress
 	bytes atomic.Int64 // bytes of requests in progress
 
 	answers answers

@@ -41,10 +41,10 @@ func receive(stream grpc.ServerStream, request proto.Message) error {
 	return decode(in, request)
 }
 
-// scan streams the records of one group, of one split, of what follows a cursor, or of all groups one after another in
-// the order of their names. In a scan of all groups, the gateway adds a mark to the shard's cursor. A scan that
-// resumes at a marked cursor continues with the groups that follow the cursor's group. Records are forwarded without
-// being decoded.
+// scan streams the records of one group, of one split, of the remainder after a cursor, or of all groups one after
+// another in the order of their names. In a scan of all groups, the gateway adds a mark to the shard's cursor. A scan
+// that resumes at a marked cursor continues with the groups that follow the cursor's group. Records are forwarded
+// without being decoded.
 func (g *Gateway) scan(stream grpc.ServerStream) error {
 	request := &recordv1.ScanRequest{}
 	if err := receive(stream, request); err != nil {

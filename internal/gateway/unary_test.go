@@ -212,7 +212,7 @@ func TestAShardThatIsDownRefusesSurely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()
-		// Waits until the gateway notices that its connection is closed; otherwise the outcome of the put could be unknown.
+		// The gateway must first notice that its connection is closed. Otherwise the outcome of the put could be unknown.
 		synctest.Wait()
 		wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
 	})

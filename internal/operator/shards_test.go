@@ -23,7 +23,7 @@ type asked struct {
 	name     string
 	accepted atomic.Int32
 	server   *grpc.Server
-	silent   atomic.Bool // the shard reports that its disk does not respond
+	silent   atomic.Bool // whether the shard reports that its disk does not respond
 	groups   atomic.Int32
 }
 

@@ -152,7 +152,7 @@ func (n *network) stop(id uint64) {
 	}
 }
 
-// leader waits until a member other than the one with the id in but leads and accepts writes.
+// leader waits until a member leads and accepts writes. The member whose id is but does not count.
 func (n *network) leader(t *testing.T, but uint64) (uint64, *member) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

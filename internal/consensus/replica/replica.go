@@ -52,7 +52,7 @@ type Options struct {
 	// InFlightBytesMax limits the bytes that are proposed and not yet applied. Above this limit, writes are refused
 	// with ErrOverloaded. A single write is always admitted. 0 means 64 MiB.
 	InFlightBytesMax int64
-	Now              func() time.Time // if nil, time.Now
+	Now              func() time.Time // if nil, time.Now is used
 	Logger           *slog.Logger     // if nil, messages are discarded
 	// Admit is called before each write with the number of bytes that the write will store, and returns an error if there
 	// is too little disk space or memory. If it is nil, every write is admitted. delete is true for a delete. Admit is

@@ -341,7 +341,7 @@ const (
 	synced                    // the entries and the hard state are durable, or there are none
 	sentLate                  // the messages that had to wait for the sync were sent
 	visible                   // all committed entries are visible
-	applied                   // the membership changes among them are recorded, and their writes are answered
+	applied                   // all membership changes are recorded, and all writes are answered
 	failed                    // the replica has failed, and writes nothing until a restart
 )
 

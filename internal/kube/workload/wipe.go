@@ -106,9 +106,9 @@ func WipeJob(wiping *corev1.PersistentVolume, set, image string, pullSecrets []s
 		WipeDevice)
 }
 
-// diskJob returns a Job that runs sheaf with args. Its pod has the raw disk of the given volume at the path device. The
-// pod runs as root, because root owns device files, but it has no other privileges of root. It has limits, because a
-// ResourceQuota of the operator's namespace may require them.
+// diskJob returns a Job that runs sheaf with args. In its pod, the raw disk of the given volume is at the path in the
+// argument device. The pod runs as root, because root owns device files, but it has no other privileges of root. It
+// has limits, because a ResourceQuota of the operator's namespace may require them.
 func diskJob(raw *corev1.PersistentVolume, set, image string, pullSecrets []string, name string, args []string,
 	device string) *batchv1.Job {
 	ref := raw.Spec.ClaimRef

@@ -27,9 +27,9 @@ type living struct {
 	records map[client.Key]client.Record
 	puts    map[client.Key]int // number of times that each record was written
 	before  func(client.Key)   // called before each put; may be nil
-	fail    error              // the error of all puts that follow the first successful ones, whose number is in after
+	fail    error              // if not nil, puts fail with this error once the field after has counted down to 0
 	after   int
-	twice   bool // whether an upload is read half, and then repeated from the beginning
+	twice   bool // whether an upload is first read to its middle, and then repeated from the beginning
 }
 
 func newLiving(named bool) *living {

@@ -111,8 +111,8 @@ type importer struct {
 type job struct {
 	item Item
 	key  client.Key
-	// there is the file's record in the store, if Update has found one with an older state of the file. The put must
-	// replace exactly this version. Otherwise there is nil.
+	// there is the record with an older state of the file that Update has found in the store. The put must replace
+	// exactly the version of this record. If Update has found no such record, the field is nil.
 	there *client.Record
 	// same means that the record and the file may differ only in their bytes, so that the bytes have to be compared.
 	same bool

@@ -138,7 +138,7 @@ func (f *folder) checkOurs() error {
 		switch e.Name() {
 		case settingsName:
 			return nil
-		case lockName, settingsName + format.TmpSuffix, "lost+found": // from an interrupted start, or the file system
+		case lockName, settingsName + format.TmpSuffix, "lost+found": // left by an interrupted start, or by the file system
 		case "superblock":
 			return fmt.Errorf(
 				"%s is the volume of a shard, not the folder of a sheaf dev: serve it by `sheaf shard --dir %s`, or give another "+

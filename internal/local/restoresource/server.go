@@ -1,4 +1,4 @@
-// Package restoresource serves the groups of a restore to the shards of the new store. For this it implements
+// Package restoresource serves the groups of a restore to the shards of the new store. To do so, it implements
 // FetchGroup of PeerService, in the same way as a member of the group. See docs/archive.md, "Restore".
 package restoresource
 

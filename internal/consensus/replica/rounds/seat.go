@@ -31,7 +31,7 @@ const (
 const (
 	markWritten uint32 = iota
 	markBehind         // there was a sync since the last tick
-	markDue            // no sync since the last tick, so the mark must be written
+	markDue            // there was no sync since the last tick, so the mark must be written
 )
 
 // Seat is one replica's place in its Committer. It records whether the replica waits for a round or is in one. It is
@@ -50,7 +50,7 @@ type Seat struct {
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
 	s.state.Store(busy) // busy until Enter has run the first round
-	s.Synced()          // when the log is loaded, it syncs bytes behind the mark
+	s.Synced()          // loading the log has synced bytes that the mark does not cover yet
 }
 
 // Enter calls first, in the caller's goroutine, as the first round of the replica. From then on, the committer runs

@@ -17,7 +17,7 @@ type Draft struct {
 // head is the newest committed version of a record.
 type head struct {
 	known   bool
-	applied uint64 // applied index when the head was read
+	applied uint64 // the applied index at the time when the head was read
 	index   uint64 // 0 if there is no record
 	err     error
 }

@@ -73,7 +73,7 @@ func New(opts Options) *Queue {
 // IsEmpty reports whether no unanswered write is queued or in the log. Declined writes are not counted.
 func (q *Queue) IsEmpty() bool { return len(q.queued) == 0 && q.logged.len() == 0 }
 
-// Logged returns the number of unanswered writes that are in the log, so that their outcome is unknown.
+// Logged returns the number of unanswered writes that are in the log. Their outcome is not known yet.
 func (q *Queue) Logged() int { return q.logged.len() }
 
 // InFlightBytes returns the bytes that Options.InFlightBytesMax bounds.
