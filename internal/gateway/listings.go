@@ -64,10 +64,10 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
 		PageToken: paging.Token(paging.Groups, page.After)}
 	if page.Size == 0 { // with tens of thousands of groups, one response would exceed the message size limit
-		answer, _ := recordv1.AllGroups(ctx, from, in) // if there is an error, answer is nil
+		answer, _ := recordv1.AllGroups(ctx, from, in) // answer is nil if there is an error
 		return answer
 	}
-	answer, _ := from.ListGroups(ctx, in) // if there is an error, answer is nil
+	answer, _ := from.ListGroups(ctx, in) // answer is nil if there is an error
 	return answer
 }
 

@@ -236,7 +236,7 @@ func (r *router) resetHung(before *table, view placement.View) {
 			s.superseded = false
 			s.pulse.HangUp()
 		case s.superseded && view.Shards[name].Generation != s.generation:
-			s.superseded = false // the shard has restarted and opened its volume again, so it is not hung
+			s.superseded = false // the shard has opened its volume again
 		}
 	}
 }

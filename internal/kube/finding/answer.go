@@ -109,9 +109,9 @@ func (l *look) isAbsent(shard string) bool {
 	return l.absent[shard] || there && l.found[n].Severity != Note
 }
 
-// firstExplained looks for findings that explain why shards do not run, and returns the smallest index of these
-// findings. The result all is true if there is such a finding for each shard. It is also true for a store that has no
-// pools, and therefore no shards.
+// firstExplained returns the index of the first finding about a shard. The result all is true if each shard has a
+// finding that explains why the shard does not run. It is also true for a store without pools, and thus without
+// shards.
 func (l *look) firstExplained() (first int, all bool) {
 	first = len(l.found)
 	for i := range l.Pools {

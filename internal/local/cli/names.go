@@ -70,7 +70,7 @@ func (n *treeNames) add(name string) (kind, why string) {
 		hash := hashName(dir)
 		folder, taken := n.taken[hash]
 		if folder {
-			break // the parents of this folder are already reserved
+			break // its own parent folders are already reserved
 		}
 		if taken {
 			return failBoth, displayName(dir) + " is a record, too"

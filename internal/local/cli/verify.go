@@ -327,9 +327,9 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	})
 }
 
-// ofAnother reports a superblock that is in the wrong folder. In a store of sheaf dev, such a folder may belong to
-// another shard. In any store, the groups in the folder may have been created on another volume. A replica of a group
-// with several copies records the volume on which it was created. Damaged groups are ignored.
+// ofAnother reports a superblock that belongs to a different shard than its folder in a store of sheaf dev, or to a
+// different volume than the groups next to it. A replica of a group with several copies records the volume on which it
+// was created. Damaged groups are ignored.
 func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	if shard, ok := dev.ShardOf(dir); ok && shard != sb.Shard {
 		return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and the folder is of shard %s: was the "+

@@ -50,12 +50,12 @@ type Seat struct {
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
 	s.state.Store(busy) // busy until Enter has run the first round
-	s.Synced()          // loading the log has synced bytes that the mark does not cover yet
+	s.Synced()          // the load has synced bytes after the mark
 }
 
-// Enter calls first, in the caller's goroutine, as the first round of the replica. From then on, the committer runs
-// the replica's rounds. If a round is requested before first returns, for example by the clock, that round begins
-// after first has returned. If the committer is closed, Enter returns ErrClosed and does not call first.
+// Enter calls first instead of the first round, in the caller's goroutine. From then on, the committer runs the
+// replica's rounds. If a round is requested before first returns, for example by the clock, that round begins after
+// first has returned. If the committer is closed, Enter returns ErrClosed and does not call first.
 func (s *Seat) Enter(first func()) error {
 	if !s.admit() {
 		return ErrClosed
