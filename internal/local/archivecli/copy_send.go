@@ -198,7 +198,7 @@ func (s *sameAs) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// options returns the options for the put of a record. Without Overwrite, a put never replaces a record that was created
+// options returns the options for the put of a record. Without Overwrite, a put never replaces a record created
 // after the look-up.
 func (c *copying) options(one *copied) client.PutOptions {
 	return client.PutOptions{
