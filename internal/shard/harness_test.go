@@ -42,9 +42,9 @@ type memRegistry struct {
 	down     bool                   // etcd does not respond
 	refuse   bool                   // only writes of groups fail
 	puts     int                    // number of writes to groups and weights
-	taken    bool                   // every shard name counts as taken by another process
-	asked    int                    // number of requests whether a shard may be registered
-	refused  map[string]func(error) // by shard: called with the error when a registered shard is refused
+	taken    bool                   // the registry acts as if another process had taken every shard name
+	asked    int                    // number of times a shard asked whether it may register
+	refused  map[string]func(error) // by shard name: called with the reason when a shard that is registered is refused
 	unmade   error                  // if not nil, Meta returns this error
 	silent   time.Duration          // time since etcd last responded
 	changed  func(placement.View)   // if not nil, called with each view
@@ -213,7 +213,7 @@ func (r *memRegistry) LastAnswer() (last time.Time, held string) {
 	return time.Now().Add(-r.silent), ""
 }
 
-// Look returns the view of one group, and of the shards that it names.
+// Look returns a view that contains one group and the shards that the group names.
 func (r *memRegistry) Look(_ context.Context, group string) (placement.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -392,7 +392,7 @@ type fixture struct {
 	admin    recordv1.AdminServiceClient
 }
 
-// handlerOf returns an HTTP handler like that of the shard's Host.
+// handlerOf returns an HTTP handler for a shard that has no Host. It serves the same paths as the Host's handler.
 func handlerOf(s *Shard) http.Handler {
 	return host.NewHandler(s.cfg.Registry, s.logger, func() any { return s.Status() }, map[string]func() error{
 		"/readyz": forHost{s}.Ready,
@@ -446,7 +446,7 @@ func (f *fixture) start() {
 	f.conn, err = connect(&f.cfg, s.Addr(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(64<<20)))
 	must(f.t, err)
-	conn := f.conn // a later start replaces f.conn
+	conn := f.conn // the cleanup needs its own copy, because a later start replaces f.conn
 	f.t.Cleanup(func() { _ = conn.Close() })
 	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
 }
@@ -539,7 +539,7 @@ func (f *fixture) holds(id int64, data []byte) {
 	}
 }
 
-// putEach puts the records 0 to n-1, each with its data of size bytes.
+// putEach puts the records 0 to n-1, each with size bytes of its own data.
 func (f *fixture) putEach(n int64, size int) {
 	f.t.Helper()
 	for id := range n {
@@ -574,8 +574,8 @@ func idsOf(routing placement.Routing, group, n int) []int64 {
 	return ids
 }
 
-// want checks that err has the given code and reason. An empty reason stands for an InvalidArgument with field
-// violations.
+// want checks that err has the given code and reason. If the reason is empty and the code is InvalidArgument, err
+// must also name the invalid fields.
 func want(t testing.TB, err error, code codes.Code, reason string) {
 	t.Helper()
 	if got := status.Code(err); got != code || reasonOf(err) != reason {

@@ -210,8 +210,8 @@ func (f *hostFixture) placed() {
 	}
 }
 
-// leaves waits until no shard is registered. This may happen after a state is reported, because a host reports a
-// state before it acts on it.
+// leaves waits until no shard is registered. A host reports a state before it acts on it, so its shard may still be
+// registered for a moment after the state was reported.
 func (f *hostFixture) leaves() {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -495,7 +495,7 @@ func TestHostReportsADiskThatHangs(t *testing.T) {
 		if row := says(false); len(row.GetProblems()) > 0 {
 			t.Fatalf("before: %v", row)
 		}
-		// Only /readyz shows the kubelet and the disruption budget that a disk hangs.
+		// The kubelet and the disruption budget learn only from /readyz that a disk hangs.
 		ready := func(want int, words string) {
 			t.Helper()
 			if code, said := f.http("/readyz"); code != want || !strings.Contains(said, words) {
@@ -521,7 +521,8 @@ func TestHostReportsADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A hanging disk does not delay a stop. The process exits, which is the same as a kill for the disk.
+// A hanging disk does not delay a stop. The process simply exits, and the disk is left in the same state as after a
+// kill.
 func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -565,8 +566,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// When the test ends, none of its goroutines may still run. Each Stop gives up as early as the first one, so the
-				// test repeats it until the disk responds in time.
+				// None of the host's goroutines may still run when the test ends. Each Stop gives up as early as the first one
+				// did, so the test calls Stop again until the disk responds in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)
@@ -579,8 +580,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 	})
 }
 
-// If a write waits for a sync that hangs, the same is true: the stop waits until its context ends, and not much
-// longer.
+// A sync that hangs does not delay a stop either, even if a write waits for that sync. The stop waits until its
+// context ends, and not much longer.
 func TestHostStopsWhileASyncHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -622,7 +623,8 @@ func TestHostStopsWhileASyncHangs(t *testing.T) {
 	})
 }
 
-// A twin on a copy of the volume registers while this shard is silent. From then on the name belongs to the twin.
+// While this shard is silent, a twin registers that runs on a copy of its volume. From then on the name belongs to
+// the twin.
 func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -746,6 +748,6 @@ func TestHostDescribesItsVolume(t *testing.T) {
 		registry.setDown(true)
 		f.run()
 		f.reaches(pending, "etcd")
-		describe() // reads only the volume's files
+		describe() // does not need etcd, because it reads only the volume's files
 	})
 }

@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// While a replica fetches files because it lacks entries, it may receive these entries. The install is then refused,
-// because the log holds more than the files. That must not be recorded as a problem, because no later install would
-// remove the problem.
+// A replica that lacks entries fetches files, but it may receive the entries themselves in the meantime. Its log then
+// holds more than the fetched files, so the install is refused. This must not be recorded as a problem: no further
+// install follows, so nothing would ever remove the problem.
 func TestAnInstallThatEntriesHaveOvertakenIsNoProblem(t *testing.T) {
 	disk := errors.New("the disk is full")
 	for _, c := range []struct{ err, problem error }{

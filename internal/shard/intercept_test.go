@@ -85,8 +85,8 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	})
 }
 
-// Whatever an interceptor does with a response, no memory remains reserved for the response, and no other call reuses
-// its memory.
+// An interceptor may do anything with a response. The memory that was reserved for the response is released in any
+// case, and no other call reuses the response's memory.
 func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -19,7 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// afterAPowerCut returns a disk on which acknowledged writes are only in the journal, together with these writes.
+// afterAPowerCut simulates a power cut after which some acknowledged writes exist only in the journal. It returns the
+// fixture of the killed shard, the disk as the power cut left it, and the acknowledged writes.
 func afterAPowerCut(t testing.TB) (f *fixture, after *vfstest.Mem, there map[int64][]byte) {
 	t.Helper()
 	disk := vfstest.NewMem()
@@ -53,8 +54,8 @@ func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) 
 
 func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name), "journal-") }
 
-// TestAJournalThatCannotBeReadLosesNothingInSilence is about acknowledged writes that are only in the journal after a
-// power cut, and a disk that fails to read the journal.
+// TestAJournalThatCannotBeReadLosesNothingInSilence covers a power cut after which acknowledged writes exist only in
+// the journal, while the disk fails to read the journal.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -93,7 +94,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 			}
 		})
 		for name, c := range map[string]struct {
-			bad     func(needed int64) (from, to int64) // needed is the offset of a record whose bytes are in no segment
+			bad     func(needed int64) (from, to int64) // needed is the offset of a record whose bytes no segment has
 			refused bool                                // at least one record must be refused
 		}{
 			"its first block":            {func(int64) (int64, int64) { return 0, block }, false},
@@ -131,13 +132,13 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	})
 }
 
-// neededRecord examines the records in a journal file, except for the last one. It returns the offset of the record
-// with the most bytes that are missing in the segments.
+// neededRecord examines all records in a journal file except the last one. It returns the offset of the record that
+// has the most bytes that the segments lack.
 func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer
 	must(t, journal.Dump(&said, disk, name))
-	needed, most := int64(0), int64(0) // bytes missing of the current record, and the largest number so far
+	needed, most := int64(0), int64(0) // bytes of the current record that the segments lack, and the maximum so far
 	var at int64
 	for line := range strings.Lines(said.String()) {
 		var g, segment string
@@ -207,8 +208,9 @@ func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	})
 }
 
-// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal checks that the shard starts without such a group, and writes
-// the group's part of the journal to its segments as soon as that is possible.
+// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal checks that a shard starts even if it cannot read the manifest
+// of a group, or cannot write the group's segment. The group does not serve then. The shard keeps the group's part of
+// the journal, and writes it to the group's segments as soon as that is possible.
 func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

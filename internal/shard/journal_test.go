@@ -21,19 +21,20 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// many is a routing with many groups. The function sharing makes these groups share their syncs even if only few syncs
-// are in progress, because syncing a disk in memory takes no time.
+// many is a routing with many groups, for tests in which groups share their syncs through the journal. A sync of a
+// disk in memory takes no time, so few syncs are in progress at once and groups would rarely share them. The function
+// sharing therefore makes groups share every sync.
 var many = placement.Routing{Mode: placement.Hash, Groups: 16}
 
 func sharing(fs vfs.FS) func(*Config) {
 	return func(c *Config) {
 		c.FS, c.Dir, c.probe = fs, "/v", &replica.Probe{Shared: true}
-		c.stepEvery = time.Hour // the shard lives on for a moment after a power cut, and must register no step then
+		c.stepEvery = time.Hour // the shard runs on for a moment after a power cut, and must not take a step then
 	}
 }
 
-// putAll puts records from several callers, and calls look while puts are under way. It returns the records that were
-// acknowledged at that moment.
+// putAll puts records from several concurrent callers, and calls look while puts are in progress. It returns the
+// records that had been acknowledged when look was called.
 func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	var mu sync.Mutex
 	acked, then := map[int64][]byte{}, map[int64][]byte{}
@@ -62,8 +63,8 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 }
 
 // TestAPowerCutTakesNothingThatTheJournalHas checks that acknowledged writes survive a power cut even if the segments
-// were not synced. While a journal exists, the volume has a mark that forbids programs without journal support to open
-// it. An orderly stop removes the mark.
+// were not synced. While a journal exists, a mark on the volume keeps programs without journal support from opening
+// the volume. An orderly stop removes the mark.
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -107,8 +108,8 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	})
 }
 
-// TestNothingIsServedBeforeTheJournalIsBack checks that the shard does not start, and that the journal remains, if
-// the shard can write neither segments nor other files next to them.
+// TestNothingIsServedBeforeTheJournalIsBack checks a start after a power cut on a disk that accepts no writes,
+// neither to segments nor to other files next to them. The shard does not start, and the journal remains.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -38,7 +38,7 @@ func newHanging(t *bubble, shards ...string) *hanging {
 	}
 	h.put(h.id, []byte("one"))
 	h.eventually("a leads group 0", func() bool { return h.leader() == "a" })
-	time.Sleep(time.Minute) // until all writes in the background are done
+	time.Sleep(time.Minute) // by then, all background writes are done
 	return h
 }
 

@@ -397,7 +397,8 @@ func TestOverloaded(t *testing.T) {
 		if retryAfter(err) == 0 {
 			t.Error("no RetryInfo")
 		}
-		// The first put passes even though it alone exceeds the limit. Puts that arrive while it is in flight are refused.
+		// A put that exceeds the limit is refused while another write is in flight, and is admitted when it is the only
+		// one.
 		must(t, stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
 			Data: make([]byte, 5000)}}}))
 		out, err := stream.Recv()

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// asked is a registry that counts a group's lookups, and delays the responses while held is locked.
+// asked is a registry that counts the lookups of a group. While held is locked, it delays its responses.
 type asked struct {
 	*memRegistry
 	count atomic.Int64
@@ -32,8 +32,8 @@ func (a *asked) Look(ctx context.Context, group string) (placement.View, error) 
 	return a.memRegistry.Look(ctx, group)
 }
 
-// If no more callers look up groups at a time than allowed, none is ever refused, even if each caller looks up another
-// group as soon as it has its result.
+// As long as no more callers than allowed look up groups at the same time, no lookup is refused, even if each caller
+// looks up another group as soon as it has its result.
 func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	var wait sync.WaitGroup
 	q := &lookups{ask: func(string) (placement.View, error) { return placement.View{}, nil }, begin: wait.Go}
@@ -50,7 +50,8 @@ func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	wait.Wait()
 }
 
-// No caller gets its result before its lookup's place is released. The test holds the lock that guards the places.
+// A caller gets its result only after its lookup no longer counts as running. The test keeps the count from changing
+// by holding the lock that guards it.
 func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	begun, told := make(chan func(), 1), make(chan error, 1)
 	q := &lookups{
@@ -64,7 +65,7 @@ func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	answer := <-begun
 	q.mu.Lock()
 	go answer()
-	for range 100_000 { // during some of these iterations, the other goroutines run
+	for range 100_000 { // gives the other goroutines enough time to run
 		runtime.Gosched()
 	}
 	early := len(told) > 0
@@ -74,8 +75,8 @@ func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	}
 }
 
-// For a group that it does not follow, a shard responds according to the current state in etcd, and makes one request
-// for all calls. If etcd does not respond, the shard cannot report where the group is.
+// If a call names a group that this shard does not follow, the shard responds with the current state in etcd.
+// Concurrent calls share one request to etcd. If etcd does not respond, the shard cannot tell where the group is.
 func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -103,7 +104,8 @@ func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 			v.Groups["there"], v.Shards["s2"] = g, placement.Shard{Name: "s2", Address: "elsewhere:1"}
 			epoch = v.Epoch
 		})
-		// The caller's view with the group is newer, so an earlier etcd response is not sufficient.
+		// The caller has seen a newer view, which contains the group. An earlier response from etcd is older than that
+		// view, so the shard must ask etcd again.
 		is(get("there", epoch), codes.FailedPrecondition, reason.WrongShard, "elsewhere:1")
 		if r := f.shard.replicas.Routes(); r.View.Groups["there"].Name != "" || !r.View.Own {
 			t.Errorf("the shard follows %v", r.View.Groups)

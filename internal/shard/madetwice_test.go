@@ -32,10 +32,10 @@ func (g *gated) PutGroup(ctx context.Context, state placement.Group) (placement.
 	}
 }
 
-// While a shard creates a group, the group is assigned to another shard, which creates the group, too. The first of the
-// two shards that reports to etcd owns the group. The owner may add a replica on the other shard before the other shard
-// learns of this. The other shard must not mistake its own group for a replica that lost its data. It moves its own
-// group to the trash, and the group moves.
+// While one shard creates a group, the group is assigned to another shard, which creates the group, too. The shard
+// that reports the group to etcd first owns it. The owner may then add a replica on the other shard before that shard
+// has learned that it is not the owner. The other shard must not mistake the group that it created itself for the new
+// replica without its data. It moves its own group to the trash, so that the replica can be installed.
 func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

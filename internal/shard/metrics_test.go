@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// gathered returns all samples of a registry by name and labels, without the shard's label: `name{method="Get"}`. For a
-// histogram, it returns the count.
+// gathered returns all samples in a registry. The keys consist of the name and the labels, as in
+// `name{method="Get"}`, without the label that names the shard. The value for a histogram is its count.
 func gathered(t testing.TB, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -183,7 +183,8 @@ func TestSyncsAreCountedByTheirFile(t *testing.T) {
 	})
 }
 
-// TestASyncThatFailsIsCounted checks that a failed sync is counted as well, because it also takes time of the device.
+// TestASyncThatFailsIsCounted checks that a failed sync is counted as well, because it also takes up the device's
+// time.
 func TestASyncThatFailsIsCounted(t *testing.T) {
 	m := newMetrics(&Shard{})
 	m.synced("/a/groups/b/blob-1", time.Second, syscall.EIO)
@@ -245,8 +246,8 @@ func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
 	new(collector).collectGroups(ch, groups)
 }
 
-// TestSnapshotsMoveTheirMetrics checks that the metrics count open snapshots, and that a group has at most its
-// maximum number of snapshots.
+// TestSnapshotsMoveTheirMetrics checks that the metrics count open snapshots, and that a group never has more
+// snapshots than allowed.
 func TestSnapshotsMoveTheirMetrics(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -276,7 +277,7 @@ func TestSnapshotsMoveTheirMetrics(t *testing.T) {
 		want("with two scans of all", 8, 2, 0)
 		f.put(1, data(1, 100))
 		want("behind a write", 8, 2, 2)
-		time.Sleep(time.Second) // separates the snapshots in time, which determines their order
+		time.Sleep(time.Second) // so that the snapshots have different times, which determine their order
 		plan(300, "1")
 		want("with many scans of one, for which those that hold a place are given up", 262, 256, 0)
 		time.Sleep(11 * time.Minute)

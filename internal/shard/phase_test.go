@@ -12,8 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// A replica that was found with only its Raft id is installed before it is loaded. The first load must ignore such a
-// replica, because a load during the install would fail, or would open the installed log a second time.
+// If only the Raft id of a replica is found on the volume, the replica must be installed before it is loaded. The
+// first load must ignore such a replica: a load during the install would fail, or would open the installed log a
+// second time.
 func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	s := unbegun(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
@@ -34,8 +35,8 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	}
 }
 
-// A group that this process created counts as reported as soon as etcd lists the group at this shard. An etcd that was
-// rolled back has no such effect.
+// A group that this process created counts as reported as soon as etcd lists the group at this shard. If etcd was
+// rolled back, its list proves nothing, so the group still counts as never reported.
 func TestWhatEtcdNamesHereWasReported(t *testing.T) {
 	for held, want := range map[string]bool{"": false, "etcd was set back": true} {
 		s := lone(t)
@@ -53,7 +54,8 @@ func TestWhatEtcdNamesHereWasReported(t *testing.T) {
 	}
 }
 
-// When a load finishes, it does not reverse a decision that was made while it ran.
+// If a decision about a replica is made while the replica is being loaded, the end of the load must not undo that
+// decision.
 func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -62,7 +64,7 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	}{
 		{"nothing was decided", func(*Shard, *replicas.Replica) {}, member.Serving},
 		{"it was set aside", func(s *Shard, g *replicas.Replica) {
-			g.Serve(nil, nil, 1, nil) // a node already runs shortly before its load is recorded as finished
+			g.Serve(nil, nil, 1, nil) // the node runs shortly before its load is recorded as finished
 			s.replicas.Decide(placement.View{})
 		}, member.Pending},
 		{"it lacks entries", func(s *Shard, g *replicas.Replica) { g.Happens(member.Forgot) }, member.MissingEntries},
@@ -78,8 +80,8 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	}
 }
 
-// The first load reads the folder of a group again if a decision was made since the folder was read, because the
-// folder may then hold another replica.
+// The first load plans from what it has read in a group's folder. If a decision about the group is made after that,
+// the load reads the folder again, because the folder may then hold another replica.
 func TestADecisionEndsThePlanOfALoad(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -9,10 +9,10 @@ import (
 	"sheaf.dev/sheaf/internal/shard/problems"
 )
 
-// A problem is reported until its cause has ended, however the cause ends. A replica that no longer leads moves
-// nothing, a replica without damage is not repaired, and a group that has left a shard has no problems on that shard. A
-// chaos test once found a shard that reported for minutes that it could not move groups, because it had lost their
-// leadership while etcd was stopped.
+// A problem is reported only as long as its cause lasts, however the cause ends. A replica that no longer leads does
+// not move its group, a replica without damage is not repaired, and a group that has left a shard has no problems on
+// that shard. A chaos test once found a shard that reported for minutes that it could not move some groups, although
+// it had lost their leadership while etcd was stopped.
 func TestProblemsOfGroupsEndWithTheirCause(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -38,8 +38,8 @@ func (f *fixture) rolledBack(what string) {
 	}
 }
 
-// image copies a shard's disk. Nothing may be written to the disk meanwhile, because a real image shows a single
-// moment.
+// image copies a shard's disk. Nothing may be written to the disk during the copy, because a real image shows the
+// disk at a single moment.
 func (f *fixture) image() string {
 	f.t.Helper()
 	dir := f.t.TempDir()
@@ -56,8 +56,8 @@ func (f *fixture) steps() {
 	f.eventually("etcd is told of a later step", func() bool { return now() > before })
 }
 
-// settles waits until the volume takes no more steps, because nothing is written to it, and etcd has the last step. A
-// step is first visible in the shard, then on the disk, and finally in etcd.
+// settles waits until the volume takes no more steps and etcd has the last step. Nothing may be written to the volume
+// meanwhile. A new step is visible first in the shard, then on the disk, and finally in etcd.
 func (f *fixture) settles() {
 	f.t.Helper()
 	last, since, looks := volume.Step{}, time.Now(), 0
@@ -66,7 +66,7 @@ func (f *fixture) settles() {
 		if err != nil || sb.Step != last || f.registered(sb.Volume) != placement.Step(sb.Step) {
 			last, since, looks = sb.Step, time.Now(), 0
 		}
-		looks++ // looks are counted, because the process may have been suspended for the whole time
+		looks++ // elapsed time alone proves nothing, because the process may have been suspended
 		return looks > 20 && time.Since(since) > 20*f.cfg.stepEvery
 	})
 }
@@ -100,8 +100,8 @@ func TestRule7_AnImageOfARunningDiskIsNoticed(t *testing.T) {
 	})
 }
 
-// A backup of the disk that was taken before the last run, while the shard was stopped, is one generation behind. It
-// is started at the same address.
+// A backup of the disk was taken while the shard was stopped before its last run, so it is one generation behind. A
+// shard starts on this backup at the same address.
 func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -144,7 +144,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 		c.stopped["c"].cfg.Dir = image
 		c.restart("b")
 		c.restart("c")
-		// Without a, no shard can serve, because of b and c only b has a vote.
+		// While a is down, no shard can serve: only b and c run, and c may not vote because its disk was rolled back.
 		if now := c.shards["c"].shard.volume.Superblock().Volume; now == volumeBefore {
 			t.Error("c has the volume that it had before")
 		}
@@ -166,7 +166,8 @@ func (c *cluster) raftIDOn(name string) uint64 {
 	return 0
 }
 
-// Without etcd, a shard keeps the step that it has not yet written to etcd. It takes further steps when etcd responds.
+// While etcd does not respond, the volume's step rises once at most: the shard keeps the step that it could not yet
+// write to etcd. When etcd responds again, the shard takes further steps.
 func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -203,11 +204,11 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	})
 }
 
-// TestTheTimeForWhichAnImagePassesForTheDisk checks the time during which an image can be mistaken for the disk, as
-// docs/operations/troubleshooting.md describes it. A step is due within stepEvery of a write, including the first
-// write after a rest. Nothing is written during a rest. After an outage of etcd, the volume takes the step that was
-// due, and then the next one. The test runs with the default interval between steps, which is at most 5 s, and with a
-// shorter and a longer one.
+// TestTheTimeForWhichAnImagePassesForTheDisk checks how long an image can be mistaken for the disk, according to the
+// rules in docs/operations/troubleshooting.md. The volume takes a step at most stepEvery after a write, even after
+// the first write that ends an idle period. While the shard is idle, nothing is written. After an etcd outage, the
+// volume takes the step that was due, and then the next one. The test uses the default interval between steps, which
+// is at most 5 s, a shorter one and a longer one.
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	for _, every := range []time.Duration{0, 100 * time.Millisecond, 20 * time.Second} {
 		t.Run(every.String(), func(t *testing.T) {
@@ -216,7 +217,7 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	}
 }
 
-// imagePasses runs a volume with this time between two steps. 0 means the default.
+// imagePasses runs a volume that takes a step after each interval every, or after the default interval if every is 0.
 func imagePasses(t *testing.T, every time.Duration) {
 	registry := newRegistry(oneGroup, "a")
 	cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfstest.NewMem(), stepEvery: every}

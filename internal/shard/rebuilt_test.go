@@ -73,9 +73,9 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 				return false
 			}
 		}
-		// The shard reports the sizes of groups that have a member in its view of etcd. The shard receives this view after
-		// the write with which a group begins to serve. The shard would never receive the view if etcd were stopped in
-		// between.
+		// The shard reports the sizes of groups that have a member in its view of etcd. A group begins to serve after a
+		// write to etcd, and the shard receives the resulting view only after that. If etcd were stopped in between, the
+		// shard would never receive the view.
 		for _, g := range f.shard.replicas.Routes().View.Groups {
 			if len(g.Members) == 0 {
 				return false
@@ -105,8 +105,8 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	})
 }
 
-// If a shard could not create a group, that problem also disappears when the shard no longer needs to create the group,
-// because an administrator has changed its target.
+// A shard's failure to create a group is a problem of the shard. The problem must also end if an administrator
+// changes the group's target, so that this shard no longer has to create the group.
 func TestProblemOfAGroupEndsWhenNothingIsToBeDone(t *testing.T) {
 	registry := newRegistry(named, "s1")
 	f := start(t, registry, nil)

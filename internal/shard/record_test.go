@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// residencies runs a test with each residency.
+// residencies runs a test once for each kind of residency.
 func residencies(t *bubble, run func(t *bubble, f *fixture)) {
 	for _, r := range []group.Residency{group.Index, group.Resident} {
 		t.Run(r.String(), func(t *bubble) {
@@ -240,7 +240,7 @@ func TestConditions(t *testing.T) {
 		if v := metadataOf(err, "version"); v != second.GetVersion() {
 			t.Errorf("VERSION_MISMATCH names version %q, want %q", v, second.GetVersion())
 		}
-		// Delete also takes if_version, and after it a put with if_absent succeeds.
+		// Delete also accepts if_version. After the delete, a put with if_absent succeeds.
 		del := &recordv1.DeleteRequest{Key: key(5), Condition: ifVersion(first.GetVersion())}
 		_, err = f.records.Delete(f.ctx(), del)
 		want(t, err, codes.Aborted, reason.VersionMismatch)
@@ -392,7 +392,7 @@ func TestGetPinsVersions(t *testing.T) {
 			}
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: cursor.Version(1 << 50)})
 			want(t, err, codes.NotFound, reason.VersionNotFound)
-			// Each version belongs to one record, so it is unknown to another record.
+			// A version belongs to one record, so a read of another record does not find it.
 			id := idsOf(hash4, hash4.GroupOf(3), 3)[2]
 			v := f.put(id, []byte("else"))
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: v.GetVersion()})

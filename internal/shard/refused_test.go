@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// files returns the contents of all files of a shard, by name. Locking the shard's folder changes no file.
+// files returns the contents of all files of a shard, by name. The file with which the shard locks its folder is no
+// exception, because a lock changes no file.
 func files(t testing.TB, cfg *Config) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
@@ -21,8 +22,8 @@ func files(t testing.TB, cfg *Config) map[string][]byte {
 	return out
 }
 
-// A refused volume is inspected repeatedly, but nothing is written to it. Otherwise each inspection would increase
-// its generation, and a copy or an earlier state of a volume would finally have a higher generation than the volume
+// A refused volume is inspected again and again, but nothing is written to it. If each inspection raised the volume's
+// generation, a copy or an earlier state of the volume would sooner or later have a higher generation than the volume
 // itself.
 func TestRule7_ARefusedVolumeIsNotWritten(t *testing.T) {
 	t.Parallel()

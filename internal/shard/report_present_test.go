@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// If etcd was rebuilt without some shards, it has the members on these shards, but not their locations. A shard that
-// comes back takes its place again, because it has not left the group.
+// If etcd was rebuilt while some shards were down, it lists the members on these shards, but not where they are. A
+// shard that comes back reports its member and takes its place again, because it has never left the group.
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -51,8 +51,8 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	})
 }
 
-// In this test, etcd holds a membership that is older than the group's own, and lacks a member. That member's shard
-// reports the member. Nothing is deleted, and the group can be moved again.
+// In this test, etcd holds an older membership than the group itself, and that membership lacks one member. The shard
+// of the missing member reports it. Nothing is deleted, and the group can be moved again.
 func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -6,8 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// restless returns the number of a shard's groups that do not rest. The result looked is 1 if the shard examines any
-// group repeatedly, and 0 otherwise.
+// restless returns how many of a shard's groups are not at rest. looked is 1 if the shard repeatedly examines any of
+// its groups, and 0 otherwise.
 func restless(f *fixture) (awake, looked int) {
 	for _, g := range f.shard.replicas.Routes().ByUUID {
 		if sv := g.Served(); sv == nil || !sv.Replica().Members().Quiet {

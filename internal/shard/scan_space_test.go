@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Scans whose callers have disconnected or hang keep data that is overwritten meanwhile, except when a write would
-// otherwise be refused for lack of space.
+// A scan whose caller has disconnected or hangs keeps the data that is overwritten after the scan has begun. The
+// shard gives up this data only if it would otherwise have to refuse a write for lack of space.
 func TestScansDoNotFillAVolume(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { scansDoNotFillAVolume(t) })
@@ -44,8 +44,8 @@ func scansDoNotFillAVolume(t testing.TB) {
 	}
 	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: cursors[0]}, 1)
 	want(t, err, codes.OutOfRange, reason.CursorExpired)
-	// The scan that hangs is closed last. If the other scans freed enough space, which depends on when free space is
-	// checked, this scan returns all its records.
+	// The scan that hangs is closed after all others. If closing the others frees enough space, which depends on when
+	// free space is checked, the hanging scan remains open and returns all its records.
 	told := 0
 	for err = nil; err == nil; {
 		var message *recordv1.ScanResponse

@@ -113,7 +113,8 @@ func TestScanResumesBehindEveryMessage(t *testing.T) {
 			messages++
 			records = append(records, got...)
 			in = &recordv1.ScanRequest{Cursor: last}
-			// If the scan has already reached a group, its snapshot does not contain later writes.
+			// A scan that has already reached a group reads from its snapshot of the group, so it does not return later
+			// writes.
 			f.put(records[0].GetKey().GetId(), []byte("later"))
 		}
 		same(t, records, there)

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// scribbling is a pool that overwrites each buffer that is returned to it. So a test of this package fails if a shard
-// uses a message's bytes, such as a put's data, after it has returned the message's buffer.
+// scribbling is a buffer pool that overwrites each buffer that is returned to it. Therefore a test in this package
+// fails if a shard returns a message's buffer, but then still uses bytes of the message, such as the data of a put.
 type scribbling struct {
 	mem.BufferPool
 	given atomic.Int64 // number of buffers that were returned
@@ -34,7 +34,7 @@ var pool = &scribbling{BufferPool: message.Pool}
 
 func init() { message.Pool = pool } // runs before all tests
 
-// The shard does not copy the data of puts out of their message, but releases the message's buffer as soon as the group
+// The shard does not copy the data of a put out of its message. It releases the message's buffer as soon as the group
 // has copied the data.
 func TestDataOfPutsAreStoredAsTheyCame(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,7 @@ func TestDataOfPutsAreStoredAsTheyCame(t *testing.T) {
 						return
 					}
 				}
-				id := 10_216 - c // about 50 KB of data, so that a message arrives in several parts
+				id := 10_216 - c // so much data (about 50 KB) that a message arrives in several parts
 				if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data(id)}); err != nil {
 					t.Error(err)
 				}

@@ -63,7 +63,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	}
 	first := shards["s1"]
 
-	// The copies of the group can agree on a record only by messages to each other.
+	// The copies of a group must exchange messages to agree on a record, so a put that succeeds proves that they do.
 	gateway := certificatesOf(t, a, identity.Identity{Store: of, Role: identity.Gateway})
 	first.eventually("a record is put", func() bool {
 		if _, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil {
@@ -101,8 +101,8 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		}
 	}
 
-	// Shards of another store, certified by the same authority, are not asked, and neither are processes other than
-	// shards.
+	// The shard does not ask shards of another store, even if the same authority has certified them, and it does not ask
+	// processes other than shards.
 	another := of
 	another.UID = uuid.New()
 	for name, peer := range map[string]identity.Identity{

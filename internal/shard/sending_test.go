@@ -46,7 +46,7 @@ func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 		f.stalled(10)
 		f.eventually("no further scan of such records fits", func() bool { return f.shard.calls.AnswerBytes() >= 3<<20 })
 		f.put(100, data(100, 1000))
-		for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // uses up the memory of streams
+		for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // uses up all response memory that streams may take
 			continue
 		}
 		f.put(101, data(101, 400_000))
@@ -71,12 +71,12 @@ func TestAReaderThatDoesNotReadIsDisconnected(t *testing.T) {
 		watch, err := f.records.Watch(f.ctx(), &recordv1.WatchRequest{Group: "0"})
 		must(t, err)
 		f.putEach(20, 500_000)
-		// The part of a stream that the transport holds remains counted until the caller reads it or disconnects. The
-		// transport holds one message, and the rest of a message that is partly written.
+		// The transport keeps a part of each stream until the caller reads it or disconnects, and that part remains
+		// counted. It consists of one whole message and the rest of a message that is partly written.
 		f.eventually("what the readers held is given back but for two messages each", func() bool {
 			return f.shard.calls.Calls() == 0 && f.shard.calls.AnswerBytes() <= 2*5*serve.ResultBytes
 		})
-		// A reader that continues receives the reason, and resumes at its position.
+		// When a reader reads on, it learns why its stream ended. It then resumes at its position.
 		for _, stream := range streams {
 			given, last := 0, []byte(nil)
 			for err = nil; err == nil; {
@@ -138,10 +138,10 @@ func TestAReaderThatReadsSlowlyIsNotDisconnected(t *testing.T) {
 	})
 }
 
-// TestAStopDoesNotWaitForCallersThatDoNothing stops a shard with readers that do not read, and with a caller that began
-// an upload and sends nothing. They receive the error that the shard stops. A slow reader is not disconnected. If the
-// machine stood still, a slow reader may have been slower than an idle caller, so only one of several attempts must
-// succeed.
+// TestAStopDoesNotWaitForCallersThatDoNothing stops a shard while some readers do not read, and while another caller
+// has begun an upload but sends nothing more. All of them receive the error that the shard is stopping. A reader that
+// is merely slow must not be disconnected. If the machine stalls, however, a slow reader may pause for as long as an
+// idle one, so the test passes if one of several attempts succeeds.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -156,9 +156,9 @@ func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	})
 }
 
-// stopsDespiteCallers stops a shard that many callers keep waiting. It returns the error of a caller that reads one
-// message at a time, with a pause after each. In total, reading takes longer than the 2 s for which the shard waits for
-// an idle caller.
+// stopsDespiteCallers stops a shard that many idle callers would keep from stopping. It returns the error of a slow
+// caller, which reads one message at a time, with a pause after each. In total, this caller reads for longer than the
+// 2 s for which the shard waits for an idle caller.
 func stopsDespiteCallers(t testing.TB) error {
 	t.Helper()
 	f := stalledShard(t, 64<<20, time.Hour)

@@ -32,7 +32,7 @@ type backedUp struct {
 	etcd  *etcdtest.Own
 	store *registry.Store
 	id    uuid.UUID
-	quiet time.Duration // value of rememberQuiet for shards that are started later
+	quiet time.Duration // rememberQuiet of the shards that are started from now on
 }
 
 func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
@@ -135,9 +135,9 @@ func (b *backedUp) folders(name string) (groups, trash int) {
 	return len(filesIn(b.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups"))), len(trashOf(b.t, f))
 }
 
-// Groups move after a backup of etcd, and etcd is then rolled back to the backup. Some shards start on the older etcd,
-// others have run all the time. In each case, nothing that was created after the backup is deleted, moved or served
-// wrongly, and etcd ends up with the true state.
+// Groups move after a backup of etcd was taken, and then etcd is rolled back to that backup. Some shards start on the
+// older etcd, and others run all the time. In each case, nothing that was created after the backup is deleted, moved
+// or served wrongly, and in the end etcd has the true state.
 func TestRule9_AnEtcdThatWasSetBackIsReconciled(t *testing.T) {
 	for _, c := range []struct {
 		copies          int
@@ -164,8 +164,9 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	to := slices.Sorted(slices.Values(append(slices.Clone(from[1:]), "d")))
 	b.aimAll(to...)
 	before := b.on(to...)
-	// A shard that was only the first target of a group, and had a copy of the group for a moment, must also have
-	// left. If the shard left later, it would leave while etcd is older.
+	// A shard that is not a target any more may have been the first target of a group, so that it had a copy for a
+	// moment. The test waits until such a shard has left the group too. Otherwise it would leave while etcd has the
+	// older state.
 	for _, name := range []string{"a", "b", "c"} {
 		if !slices.Contains(to, name) {
 			b.eventually(name+" has left its groups", func() bool { groups, _ := b.folders(name); return groups == 0 })
@@ -183,7 +184,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	}
 	b.etcd.Stop()
 	for id := range int64(12) {
-		if len(restarted) == 0 { // as all groups are settled, they continue to serve
+		if len(restarted) == 0 { // no group has work left that needs etcd, so all of them continue to serve
 			b.holds(id, data(id, 200))
 		}
 	}
@@ -226,8 +227,8 @@ func sameMembersOf(a, b placement.Group) bool {
 	})
 }
 
-// While the shards with a majority of a group are down, the freeze remains, and its message names the group. Everything
-// else serves.
+// If the shards that hold a majority of a group's copies are down, the freeze continues, and its message names the
+// group. All other groups serve.
 func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -244,9 +245,9 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.aimAll("b")
 	b.on("b")
 	b.aimAll("a")
-	b.on("a") // the groups now have new members, on the same shards as before
-	// Shard b must have left its groups before it is killed. It could otherwise report, from its remains of a group, which
-	// shard has the group, and the freeze's message would name the groups in a different order.
+	b.on("a") // the groups have moved back to the same shard, where they have new members
+	// Shard b must have left its groups before it is killed. Otherwise b might still hold remains of a group and report,
+	// because of them, which shard has that group. The freeze's message would then name the groups in a different order.
 	b.eventually("b has left its groups", func() bool { groups, _ := b.folders("b"); return groups == 0 })
 	b.kill("a")
 	b.kill("b")
@@ -277,9 +278,9 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.filled(12, 100)
 }
 
-// Copies are made on a shard that is not in etcd's backup, and the machine of that shard is down while etcd is rolled
-// back and reconciled. Meanwhile, the location of these copies is unknown. They hold acknowledged data, so they remain
-// members, and no replacement is planned, until the shard comes back and reports them.
+// After a backup of etcd, copies are created on a shard that the backup does not list. The shard's machine is down
+// while etcd is rolled back to the backup and reconciled, so until it comes back nobody knows where these copies are.
+// They hold acknowledged data, so they remain members, and no replacements are planned until the shard reports them.
 func TestRule9_ACopyThatTheBackupDoesNotKnowIsNotDropped(t *testing.T) {
 	for name, restarted := range map[string][]string{"whoever ran remembers the place": nil,
 		"nobody remembers the place": {"b", "c"}} {
@@ -343,7 +344,7 @@ func dropsNoCopy(t *testing.T, restarted []string) {
 	}
 }
 
-// The volume of a shard records the revision of etcd, even if no write to etcd concerned the shard. So the shard
+// A shard's volume records the revision of etcd even if no write to etcd concerned the shard. The shard therefore
 // notices when it starts on an older etcd.
 func TestRule9_AVolumeRemembersEtcdThoughNothingConcernsIt(t *testing.T) {
 	t.Parallel()

@@ -18,9 +18,9 @@ import (
 )
 
 // TestALackThatPassesEndsNoGroup simulates a period in which no file can be opened, created or renamed, because the
-// process or the machine lacks descriptors or memory. Every write during that time (a put, blob, seal, compaction, mark
-// or hint) waits or is refused with that reason. Nothing is lost, nothing is treated as damage, and every group
-// continues afterwards on its own. The test costs 3 s.
+// process or the machine lacks file descriptors or memory. During that period, every operation that writes (a put, a
+// blob, sealing a segment, a compaction, the mark file or a hint) either waits or is refused for that reason. Nothing
+// is lost or treated as damage, and afterwards every group continues on its own. The test takes 3 s.
 func TestALackThatPassesEndsNoGroup(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR} {
@@ -36,7 +36,7 @@ func TestALackThatPassesEndsNoGroup(t *testing.T) {
 func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency) {
 	opens := []vfstest.OpKind{vfstest.OpOpen, vfstest.OpCreate, vfstest.OpMkdir, vfstest.OpRename}
 	if errno == syscall.EMFILE || errno == syscall.ENFILE {
-		opens = append(opens, vfstest.OpSyncDir) // SyncDir opens the folder
+		opens = append(opens, vfstest.OpSyncDir) // SyncDir opens the folder, so it needs a descriptor
 	}
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
@@ -56,7 +56,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 	}
 	for id := range int64(60) {
 		must(t, put(id, 5000))
-		must(t, put(id, 5001)) // so that there is something to compact
+		must(t, put(id, 5001)) // supersedes the first put, so that there is data to compact
 	}
 	lacking := func(kinds ...vfstest.OpKind) *vfstest.Fault {
 		return faulty.Add(&vfstest.Fault{Err: errno, Match: func(op vfstest.Op) bool {
@@ -166,8 +166,8 @@ func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 	})
 }
 
-// TestAShardWaitsForItsStore checks that a shard waits, and reports the reason, with and without Stay, if it starts
-// before its store is created, or while the store's meta in etcd cannot be read. The test costs 20 ms.
+// TestAShardWaitsForItsStore checks a shard that starts before its store is created, or while the store's metadata in
+// etcd cannot be read. The shard waits and reports the reason, whether Stay is set or not. The test takes 20 ms.
 func TestAShardWaitsForItsStore(t *testing.T) {
 	t.Parallel()
 	for words, err := range map[string]error{

@@ -24,8 +24,8 @@ func hang(t *bubble, disk *vfstest.Faulty, match func(vfstest.Op) bool) (answers
 
 func isRead(op vfstest.Op) bool { return op.Kind == vfstest.OpRead }
 
-// A disk that hangs is reported within host.SilentWithin, whenever the last check of the disk was. A disk that stalls
-// for 9 s, as one that retries a bad sector does, is not reported.
+// A disk that hangs is reported within host.SilentWithin, no matter when the shard last checked it. A disk that
+// stalls for 9 s is not reported, because a disk may take that long to retry a bad sector.
 func TestAHangingDiskIsReportedInTime(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -50,7 +50,7 @@ func TestAHangingDiskIsReportedInTime(t *testing.T) {
 				}
 				took := time.Since(began)
 				answers()
-				time.Sleep(step) // in this time, the waiting read returns
+				time.Sleep(step) // gives the waiting read time to return
 				switch {
 				case lasts < 10*time.Second && took < lasts:
 					t.Errorf("a disk that stalls for %v is reported after %v", lasts, took)

@@ -122,7 +122,7 @@ func TestSlowSyncsAreReported(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// Earlier entries are displaced. A failed sync is reported with its error, whose message is truncated.
+	// These syncs displace the earlier entries. A failed sync is reported with its error, whose message is truncated.
 	id := f.shard.replicas.Routes().ByName["0"].UUID
 	long := &os.PathError{Op: "sync", Path: strings.Repeat("ä", slowErrorBytesMax), Err: syscall.EIO}
 	for n := range slowKept {

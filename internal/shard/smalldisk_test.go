@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallDisk configures a shard to run on a disk of the given size, which is in memory in a bubble, and otherwise a
-// mounted ext4. Tests that fill disks are skipped in short runs, because with the race detector they take minutes.
-// Other tests write, compact and scan concurrently, too.
+// smallDisk gives a shard a disk of the given size. In a bubble, the disk is in memory. Outside a bubble, it is a
+// mounted ext4 file system. Tests that fill disks are skipped in short runs, because they take minutes with the race
+// detector. Nothing is missed, because other tests also write, compact and scan concurrently.
 func smallDisk(t testing.TB, c *Config, megabytes int64) {
 	t.Helper()
 	if testing.Short() {
@@ -43,8 +43,9 @@ func smallDisk(t testing.TB, c *Config, megabytes int64) {
 	c.Dir = dir
 }
 
-// TestSmallRealDisks runs tests of disks in memory on a real ext4, in real time. No disk in memory imitates how much
-// space a file system itself uses, and when it reports that it is full.
+// TestSmallRealDisks runs tests that otherwise use a disk in memory on a real ext4 file system, in real time. A disk
+// in memory imitates neither the space that a file system itself uses, nor the moment at which it reports that it is
+// full.
 func TestSmallRealDisks(t *testing.T) {
 	soaktest.Only(t, "log", "it writes gigabytes to disks")
 	for name, test := range map[string]func(t testing.TB){

@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// BenchmarkTenants measures how much a tenant that calls at ten times its limit, or more, slows down another tenant.
-// The result is the 99th percentile of the other tenant's gets together with the loud tenant, divided by the 99th
-// percentile without the loud tenant. Turns without and with the loud tenant alternate, because the load that other
-// programs put on the machine varies. Percentiles are over all turns. A turn with the loud tenant begins when that
-// tenant has used up its burst.
+// BenchmarkTenants measures how much one tenant slows down another by calling at ten times its limit or more. The
+// result is the ratio between two 99th percentiles of the quiet tenant's get latencies: with the loud tenant and
+// without it. Turns with and without the loud tenant alternate, because the load from other programs on the machine
+// varies. Each percentile covers all turns of its kind. A turn with the loud tenant begins when that tenant has used
+// up its burst.
 //
 // The loud tenant has its own connection, and behaves in one of these ways:
 //   - within: calls as often as it may.

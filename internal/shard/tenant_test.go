@@ -98,7 +98,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 					group := []string{"a-1", "a-2"}[n%2]
 					switch err := f.putIn(f.ctx(), group, int64(100*w+n), make([]byte, size)); {
 					case err == nil:
-					case retryAfter(err) > 0: // the shard has not read the ledger yet
+					case retryAfter(err) > 0: // the shard has not yet read from etcd how much it may store
 					default:
 						isQuota(t, err, access.StoredBytes, limit, false)
 					}
@@ -116,7 +116,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 		for _, name := range []string{"a-1", "a-2"} {
 			held += f.shard.replicas.Routes().ByName[name].Served().Log().Stats().StoredBytes
 		}
-		if held > limit+2*size || held < limit-2*size { // the stored bytes include some that do not belong to records
+		if held > limit+2*size || held < limit-2*size { // stored bytes include some that belong to no record
 			t.Errorf("%d bytes are stored, of %d", held, limit)
 		}
 		before := filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
@@ -157,7 +157,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 			}
 		}
 		var id int64
-		for id = 0; ; id++ { // finds a stored record
+		for id = 0; ; id++ { // looks for a record that is stored
 			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1",
 				Id: id}}); err == nil {
 				break
@@ -202,7 +202,7 @@ func TestRatesOfATenant(t *testing.T) {
 		for _, group := range []string{"a-1", "b-1"} {
 			must(t, f.putIn(f.ctx(), group, 1, []byte("x")))
 		}
-		get := func(group string) error { // even on a slow disk, these calls exceed the rate
+		get := func(group string) error { // called so often that it exceeds the rate even on a slow disk
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
 			return err
 		}
@@ -237,7 +237,7 @@ func TestRatesOfATenant(t *testing.T) {
 	})
 }
 
-// A call from a tenant that ignores refusals waits for its turn, and fails when the shard stops.
+// If a tenant ignores refusals, its further calls wait for their turn, and such a call fails when the shard stops.
 func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -49,7 +49,7 @@ func TestBatchPutOfATooLargeMessageSaysWhatToDo(t *testing.T) {
 			stream, err := f.records.BatchPut(f.ctx())
 			must(t, err)
 			put := &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)}
-			// Recv returns the reason of a refusal. Send may return io.EOF before that.
+			// Send may only return io.EOF. Recv then returns the reason of the refusal.
 			if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil &&
 				!errors.Is(err, io.EOF) {
 				t.Fatal(err)

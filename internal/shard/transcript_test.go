@@ -22,10 +22,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden transcripts")
 
-// TestTranscriptOfStarts compares the changes of each replica with a golden file, when a shard starts and when the
-// state in etcd changes afterwards. The file has the phases and standings of each group in order, and the responses to
-// calls to the group. Two groups load, one has a damaged tail, one is a stray, one is a learner that joins, and one has
-// lost its data.
+// TestTranscriptOfStarts records how each replica changes when a shard starts, and when the state in etcd changes
+// afterwards, and compares the transcript with a golden file. The file lists the phases and standings of each group
+// in order, and the responses to calls to the group. Of the groups, two load, one has a damaged tail, one is a stray,
+// one is a learner that joins, and one has lost its data.
 func TestTranscriptOfStarts(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -109,7 +109,7 @@ func TestTranscriptOfStarts(t *testing.T) {
 	})
 }
 
-// othersOf returns two voters on shards that do not run, and the given member.
+// othersOf returns the given member and two voters whose shards do not run.
 func othersOf(m placement.Member) []placement.Member {
 	return []placement.Member{{Shard: "s2", VolumeUUID: uuid.UUID{2}, RaftID: m.RaftID + 100},
 		{Shard: "s3", VolumeUUID: uuid.UUID{3}, RaftID: m.RaftID + 101}}
@@ -139,7 +139,8 @@ func (f *fixture) dirOf(name string) string {
 	return path.Join(f.cfg.Dir, "groups", f.registry.now().Groups[name].UUID.String())
 }
 
-// hitTail destroys a replica's manifest on a stopped shard, and leaves the replica file in place.
+// hitTail simulates a damaged tail: it destroys a replica's manifest while the shard is stopped, and leaves the
+// replica file in place.
 func (f *fixture) hitTail(name string, volume uuid.UUID) {
 	view := f.registry.now()
 	file := format.ReplicaFile{RaftID: view.Groups[name].Members[0].RaftID, Volume: volume, Store: view.Meta.StoreUUID,
@@ -157,7 +158,7 @@ func (f *fixture) hitTail(name string, volume uuid.UUID) {
 type phaseLog struct {
 	slog.Handler
 	mu    sync.Mutex
-	lines map[string][]string // keys are groups
+	lines map[string][]string // by group name
 }
 
 func (l *phaseLog) Enabled(context.Context, slog.Level) bool { return true }

@@ -314,8 +314,8 @@ func TestUploadRepeatedByRequestID(t *testing.T) {
 	})
 }
 
-// A batch whose puts all have one request id stores the first put of each group, and reports an error for each other
-// put, so that no put is lost silently.
+// If all puts of a batch have the same request id, the first put of each group is stored. Each of the other puts gets
+// an error, so that no put is lost silently.
 func TestBatchPutWithOneRequestIDForAllLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -435,7 +435,7 @@ func TestBatchPutLimits(t *testing.T) {
 		for name, puts := range map[string][]*recordv1.PutRequest{"none": nil, "too many": many, "5 MiB": five} {
 			stream, err := f.records.BatchPut(f.ctx())
 			must(t, err)
-			// The earlier puts of the stream get a response nevertheless.
+			// The second message ends the stream with an error, but the put in the first message still gets its response.
 			ok := []*recordv1.PutRequest{{Key: key(99)}}
 			must(t, errors.Join(stream.Send(&recordv1.BatchPutRequest{Puts: ok}),
 				stream.Send(&recordv1.BatchPutRequest{Puts: puts})))

@@ -21,11 +21,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// unreadSlack is the memory that an unread stream may take in addition to the counted memory: 64 KiB received at the
-// caller's side, messages that are too small to be counted one by one, goroutines, and gRPC's state of a stream.
+// unreadSlack is the memory that an unread stream may take beyond the memory that is counted. It covers 64 KiB that
+// the caller's side has received, messages that are too small to be counted one by one, goroutines, and gRPC's own
+// state for the stream.
 const unreadSlack = 256 << 10
 
-// sends counts the messages that a shard sends on all streams, and the streams.
+// sends counts the messages that a shard begins and finishes sending on streams, and the streams whose handlers have
+// returned.
 type sends struct{ begun, ended, calls atomic.Int64 }
 
 type countedStream struct {
@@ -47,8 +49,9 @@ func (s *sends) option() grpc.ServerOption {
 	})
 }
 
-// quiet waits until each of n streams waits for its reader or has passed everything to gRPC, and no new message has
-// begun for a while.
+// quiet waits until n streams have come to rest. Each of them must either be sending a message that its reader does
+// not take, or have passed everything to gRPC, so that its handler has returned. In addition, no stream may have
+// begun another message for a while.
 func (f *fixture) quiet(s *sends, n int64) {
 	f.t.Helper()
 	last, since := int64(-1), time.Now()
@@ -61,7 +64,7 @@ func (f *fixture) quiet(s *sends, n int64) {
 	})
 }
 
-// unreadConn returns a client whose streams take in 64 KiB of unread data each.
+// unreadConn returns a client that accepts 64 KiB of unread data for each stream.
 func (f *fixture) unreadConn() recordv1.RecordServiceClient {
 	f.t.Helper()
 	conn, err := connect(&f.cfg, f.shard.Addr(),
@@ -115,8 +118,8 @@ func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) err
 	return err
 }
 
-// This test runs in real time on real disks, because it measures the process's heap, which would also contain disks in
-// memory.
+// This test runs in real time and on real disks. It measures the heap of the process, and a disk in memory would be
+// part of that heap.
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 	soaktest.Only(t, "raft",
 		"it counts the memory of the whole process, of which other tests and the race detector take their part")
@@ -174,7 +177,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			}
 			client := f.unreadConn()
 			first, end := context.WithCancel(f.ctx())
-			// The memory that the first call allocates must not be counted.
+			// The first call allocates memory that later calls reuse, so that memory must not be counted.
 			if err := unreadBatchGet(1)(first, client, 0); err != nil {
 				t.Fatal(err)
 			}

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The caller of an upload disconnects while the entry is being written to the disk. The entry is applied
-// nevertheless, so its blob must remain.
+// The caller of an upload disconnects while the upload's entry is being written to disk. The entry is applied
+// nevertheless, so the blob must remain.
 func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -108,7 +108,7 @@ func TestWhatSurelyWasNotApplied(t *testing.T) {
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
 		want := code == codes.Aborted || code == codes.AlreadyExists || code == codes.Unavailable ||
 			code == codes.ResourceExhausted ||
-			code == codes.InvalidArgument // a write with this code has a request id that belongs to a different write
+			code == codes.InvalidArgument // this code means that the request id belongs to a different write
 		if got := answer.SurelyNotApplied(answer.Fail(code, "", "")); got != want {
 			t.Errorf("%v: surely not applied: %t", code, got)
 		}

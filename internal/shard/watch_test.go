@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// watched is a Watch with the changes that it has returned.
+// watched is a Watch together with the changes that it has returned.
 type watched struct {
 	f      *fixture
 	stream recordv1.RecordService_WatchClient
@@ -260,12 +260,12 @@ func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 		var from []byte
 		state := map[int64][]byte{}
 		ends := map[string]int{}
-		// follow watches at the current leader until the state is as wanted.
+		// follow watches the group at its current leader until the watched state equals want.
 		follow := func(want map[int64][]byte) {
 			t.Helper()
 			c.eventually("the changes come", func() bool {
 				names := slices.Sorted(maps.Keys(c.shards))
-				slices.Reverse(names) // d, which holds no copy at first, is queried before the leader
+				slices.Reverse(names) // so that d, which has no copy at first, is tried before the leader
 				for _, name := range names {
 					f := c.shards[name]
 					w := f.watch("0", from)
