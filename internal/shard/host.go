@@ -47,7 +47,7 @@ func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 	return h, nil
 }
 
-// identity returns those properties of the shard's identity that are configured.
+// identity returns the part of the shard's identity that comes from its configuration.
 func (c *Config) identity() host.Identity {
 	return host.Identity{
 		Name: c.Name, Address: c.Advertise, Domain: c.Domain, Node: c.Node, Zone: c.Zone, FS: c.FS, Dir: c.Dir,
@@ -81,7 +81,7 @@ func (c *Config) dials() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(c.Dial)}
 }
 
-// row returns the part of the shard's row that follows from the configuration.
+// row returns a row for this shard that contains only the values known from its configuration.
 func (c *Config) row() *recordv1.Shard {
 	return &recordv1.Shard{
 		Alive: true, Version: c.Version, Residency: c.Residency.String(), Medium: string(c.Medium),
@@ -105,8 +105,8 @@ func (f forHost) Problem(what string, err error) {
 	f.problems.Note(what, err)
 }
 
-// leadAgain is how long the volume must respond after a silence before this shard may become leader of groups again.
-// Without this pause, a disk that hangs now and then would cause many transfers of the leadership.
+// leadAgain is how long a volume that was silent must respond before its shard may become leader of groups again.
+// Without this pause, a disk that hangs now and then would cause many leadership transfers.
 const leadAgain = 30 * time.Second
 
 // mustNotLead reports whether other shards must not transfer the leadership of groups to this shard. A leader must

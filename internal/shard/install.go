@@ -26,8 +26,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica that joins, or that is too far behind, is installed: it fetches another member's files. The fetched files
-// are collected next to the existing ones, checked, and then moved to the places of the existing files in one step.
+// A replica that joins its group, or that is too far behind, is installed: it fetches the files of another member.
+// The fetched files are collected next to the existing ones and checked. They then replace the existing files in one
+// step.
 
 const (
 	installsAtOnce = 16 // the sender bounds large installs
@@ -91,9 +92,9 @@ func (i *installer) join(g *replicas.Replica) {
 	i.loading.Load(i.ctx, g)
 }
 
-// takeOver installs a replica that does not run, from another member's files, and retries until it succeeds. It returns
-// false in three cases: etcd no longer names the replica, the context is done, or giveUp, unless it is nil, returned
-// true for an error.
+// takeOver installs a replica whose node does not run, and retries until it succeeds. The files come from another
+// member. It returns false if etcd no longer names the replica, if the context is done, or if giveUp returns true for
+// an error. giveUp may be nil.
 func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what string,
 	giveUp func(state placement.Group, from string, err error) bool) bool {
 	defer i.problems.Note(what, nil)
@@ -125,7 +126,8 @@ func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what stri
 	}
 }
 
-// fetchFrom returns the shard from which a replica is installed: the leader if possible, and otherwise another voter.
+// fetchFrom returns the shard from which a replica should fetch its files. This is the leader's shard if possible,
+// and another voter's shard otherwise.
 func (i *installer) fetchFrom(g *replicas.Replica, state placement.Group) (string, error) {
 	if _, ok := i.replicas.Address(state.Leader); ok && state.Leader != i.name {
 		return state.Leader, nil
@@ -226,8 +228,9 @@ func (f countedFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// haveBytes returns the number of bytes that are present while the given files are missing. The number covers blobs
-// only when all segments are present, because only the segments name the blobs.
+// haveBytes returns how many of the bytes to fetch are already present. The argument missing lists the files that are
+// not complete. Blobs are counted only when all segments are present, because until then it is not known which blobs
+// the replica needs.
 func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	have = total
 	if slices.ContainsFunc(missing, func(f transfer.File) bool { return f.Kind == transfer.SegmentFile }) {
@@ -279,9 +282,9 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	}})
 }
 
-// problemOfInstall returns a running replica's problem after an attempt to install it ended with err, or nil if the
-// replica has no problem. known is false if the attempt proves nothing, because the other member does not send files
-// now.
+// problemOfInstall returns the problem of a running replica after an attempt to install it ended with err, or nil if
+// it has no problem. known is false if the attempt says nothing about the replica, because the other member cannot
+// send files at the moment.
 func problemOfInstall(err error) (known bool, problem error) {
 	switch {
 	case errors.Is(err, peer.ErrBusy), errors.Is(err, peer.ErrNotHere):
@@ -292,8 +295,8 @@ func problemOfInstall(err error) (known bool, problem error) {
 	return true, err
 }
 
-// pause stops the node of a served replica, closes its log, and locks the replica against other changes. If closed is
-// true, the caller must call EndChange.
+// pause stops a served replica's node, closes its log, and locks the replica so that nothing else can change it. If
+// closed is true, the caller must call EndChange to release the lock.
 func (i *installer) pause(ctx context.Context, g *replicas.Replica, sv *replicas.Served) (closed bool, err error) {
 	if g.TakeOut(sv) == nil {
 		return false, errors.New("the replica was closed meanwhile")

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/telemetry"
 )
 
-// metrics holds a shard's metrics: counters, and a collector that reads the rest on request. The metrics of calls are
-// in package serve.
+// metrics holds a shard's metrics. These are some counters, and a collector that computes the other metrics when they
+// are scraped. Package serve has the metrics of calls.
 type metrics struct {
 	shard    *Shard
 	syncs    map[string]prometheus.Observer // durations of syncs, by kind of file; the map is never changed

@@ -22,7 +22,7 @@ import (
 type peers struct {
 	name   string // name of the shard
 	routes func() *replicas.Routes
-	admit  func(ctx context.Context, bytes int64) error // reserves space on the volume, and waits for it
+	admit  func(ctx context.Context, bytes int64) error // waits until the volume has space, and reserves it
 	logger *slog.Logger
 
 	hub *peer.Hub // nil until the shard's store is known; set before the shard serves calls
@@ -102,7 +102,7 @@ func (p *peers) Tell(g *replicas.Replica, sv *replicas.Served) {
 			continue // the peer is alive, or was never connected
 		}
 		sv.Replica().PeerDown(id)
-		if alive, _ := p.hub.Alive(m.Shard); alive { // the peer has responded meanwhile, and PeerUp came before this PeerDown
+		if alive, _ := p.hub.Alive(m.Shard); alive { // the peer responded just now, and its PeerUp came before this PeerDown
 			sv.Replica().PeerUp(id)
 		}
 	}

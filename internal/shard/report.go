@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// These thresholds decide when a change of sizes is reported to etcd, where gateways and planners read it. Small
-// changes are reported after reportAge, large ones after reportIntervals intervals.
+// These thresholds decide when the changed size of a group is reported to etcd, where gateways and planners read it.
+// A small change is reported after reportAge, and a large one after reportIntervals intervals.
 const (
 	reportShare     = 20 // a change is large if it exceeds 1/20 of the bytes reported last
 	reportBytesMin  = 1 << 20
@@ -24,8 +24,8 @@ const (
 	etcdTime        = 5 * time.Second // time limit of one request
 )
 
-// reporter writes changed sizes of the groups that this shard leads to etcd. Each time, it also closes the snapshots
-// of scans that nobody has read for a long time.
+// reporter reports the sizes of the groups that this shard leads: it writes sizes that have changed to etcd. At each
+// interval, it also closes the snapshots of scans that nobody has read for a long time.
 type reporter struct {
 	cfg         *Config
 	routes      func() *replicas.Routes
@@ -36,7 +36,7 @@ type reporter struct {
 
 	reported map[string]registry.Weight
 	at       time.Time
-	base     uint64 // EpochBase of the etcd that received the last report
+	base     uint64 // EpochBase of the etcd to which the last report was written
 }
 
 // run reports until ctx is done.
@@ -57,8 +57,9 @@ func (p *reporter) run(ctx context.Context) {
 	}
 }
 
-// leaders corrects the leader in groups' keys in etcd where a key is wrong about this shard. It returns the weights of
-// the groups that this shard reports: those that it leads, and those that have their only copy on this shard.
+// leaders corrects those group keys in etcd that are wrong about whether this shard leads the group. It returns the
+// weights of the groups that this shard must report: the groups that it leads, and the groups whose only copy is on
+// this shard.
 func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map[string]registry.Weight, err error) {
 	weights = map[string]registry.Weight{}
 	for name, g := range r.ByName {
@@ -110,10 +111,11 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 	return err
 }
 
-// weigh writes the weights of this shard's groups to this shard's own keys in etcd, if the changes are worth a write.
+// weigh writes the weights of this shard's groups to the shard's own keys in etcd, unless the changes are too small
+// to be worth a write.
 func (p *reporter) weigh(ctx context.Context, r *replicas.Routes, weights map[string]registry.Weight) error {
 	if base := r.View.Meta.EpochBase; base != p.base {
-		p.reported, p.base = nil, base // another etcd may have no weights, or outdated ones
+		p.reported, p.base = nil, base // a different etcd may have no weights, or old ones
 	}
 	if !worthReporting(p.reported, weights, time.Since(p.at), p.cfg.ReportInterval) {
 		return nil
@@ -136,8 +138,8 @@ func worthReporting(told, now map[string]registry.Weight, age, interval time.Dur
 	for name, w := range now {
 		old := told[name]
 		moved := max(old.Bytes-w.Bytes, w.Bytes-old.Bytes)
-		// Other members must learn of the first hold soon, because until then they drop entries that the hold would
-		// keep.
+		// The first hold must be reported soon, because other members drop entries that the hold would keep until they
+		// learn of it.
 		begins := w.Holds && !old.Holds
 		if begins || moved > max(reportBytesMin, old.Bytes/reportShare) || age > reportAge && w != old {
 			return true

@@ -31,7 +31,7 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 	}
 	view := r.View
 	if r.Held {
-		return answer.Loading(name, follow.SafeModeRetry) // after a setback, etcd may not know the location of the group yet
+		return answer.Loading(name, follow.SafeModeRetry) // etcd was rolled back, and may not know yet where the group is
 	}
 	behind := epoch > r.Epoch // the caller has seen a newer view than this shard
 	if view.Own && (behind || !replicas.IsOwn(view, name, s.cfg.Name)) {
@@ -70,8 +70,9 @@ func (s *Shard) notFollowed(ctx context.Context, r *replicas.Routes, name string
 	return answer.WrongShard(name, "", r.Epoch)
 }
 
-// anothersFolder returns the error for a group that etcd places on this shard, if the folder of its UUID holds
-// another group's files. It returns nil otherwise. The error remains until an operator puts the right files back.
+// anothersFolder returns an error if etcd places a group on this shard, but the folder with the group's UUID holds
+// the files of another group. Otherwise it returns nil. The error lasts until an operator has put the right files
+// back.
 func (s *Shard) anothersFolder(r *replicas.Routes, state placement.Group) error {
 	if len(s.replicas.Here(state)) == 0 {
 		return nil
@@ -128,27 +129,27 @@ func unavailable(g *replicas.Replica, shard string, eta time.Duration) error {
 	}
 }
 
-// A shard follows its own groups (registry.Store.Follow). It looks up another group in etcd when a call to that group
-// was sent to this shard by mistake.
+// A shard follows only its own groups (registry.Store.Follow). If a client sends it a call to another group by
+// mistake, the shard looks up that group in etcd.
 
 const (
 	lookupTime   = 2 * time.Second
-	lookupKeep   = time.Second // how long the result of one lookup is used for all calls
+	lookupKeep   = time.Second // time for which all calls use the result of one lookup
 	lookupsMax   = 16          // maximum number of lookups in progress
 	lookupsKnown = 4096
 )
 
-// errBusyLookups means that as many lookups are in progress as may be.
+// errBusyLookups means that the maximum number of lookups is already in progress.
 var errBusyLookups = errors.New("too many groups that are elsewhere are asked for")
 
-// lookups looks up groups in etcd that this shard does not follow, and caches the results briefly.
+// lookups asks etcd for groups that this shard does not follow, and caches the responses briefly.
 type lookups struct {
 	ask   func(group string) (placement.View, error) // looks up a group in etcd
 	begin func(func())                               // runs a function in the background
 
 	mu      sync.Mutex
 	running int
-	recent  map[string]*lookup // by name of the group
+	recent  map[string]*lookup // by group name
 }
 
 // lookup is one request to etcd. Its result may be read when done is closed.
@@ -159,8 +160,8 @@ type lookup struct {
 	err   error
 }
 
-// isOver reports whether a lookup has finished without a result for callers with the given epoch, because it failed or
-// its result is too old.
+// isOver reports whether callers with the given epoch need a new lookup, because this one has failed, or because its
+// result is too old for them.
 func (l *lookup) isOver(epoch uint64) bool {
 	select {
 	case <-l.done:
@@ -170,7 +171,8 @@ func (l *lookup) isOver(epoch uint64) bool {
 	}
 }
 
-// find returns a view of one group from etcd. The view is older than the given epoch only if etcd itself is older.
+// find asks etcd for a view of one group. It returns a view that is older than the given epoch only if etcd itself
+// has nothing newer.
 func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placement.View, error) {
 	q.mu.Lock()
 	l := q.recent[name]

@@ -13,10 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Secure configures mutual TLS for the shard, in the mode of its certificates. Callers must belong to the store, be
-// named by a token if the store has issuers, or be named by a gateway. Other shards must prove their names, and calls
-// need a grant. The caller of Secure sets Placement, Registry, Logger and Audit before, and closes the returned guard
-// after the shard has stopped.
+// Secure configures mutual TLS for the shard, in the mode that its certificates require. A caller must belong to the
+// store, present a token if the store has issuers, or be named by a gateway. Other shards must prove their names, and
+// calls need a grant. Before the call, the caller of Secure sets Placement, Registry, Logger and Audit. It closes the
+// returned guard after the shard has stopped.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	store, tables := source.Identity().Store, c.Placement
 	c.tables = newTables()
@@ -52,8 +52,9 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	return g
 }
 
-// carriesOthers reports whether a connection belongs to a gateway or shard of the store. A gateway's connection carries
-// the calls and resets of all the gateway's callers, and must not be throttled because of one caller.
+// carriesOthers reports whether a connection belongs to a gateway or a shard of the store. A gateway sends the calls
+// and resets of all its callers over one connection, so that connection must not be throttled because of a single
+// caller.
 func carriesOthers(store identity.Store, info credentials.AuthInfo) bool {
 	known, ok := info.(certs.AuthInfo)
 	return ok && known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)

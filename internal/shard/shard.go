@@ -41,7 +41,7 @@ type Shard struct {
 	lookups   lookups       // looks up groups of other shards in etcd for callers
 
 	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes for calls
-	watcher   *follow.Watcher // follows etcd's state of the groups
+	watcher   *follow.Watcher // the replicas on the volume, and the routes by which calls find them
 	loading   *load.Loader    // loads groups into memory
 	installer *installer      // fetches files from other shards
 	steerer   *lead.Steerer   // steers the groups that this shard leads
@@ -178,8 +178,8 @@ func (s *Shard) start(ctx context.Context) error {
 	}
 	err = s.register(ctx)
 	if s.isRolledBack(err) {
-		// The volume gets a new identity. This is safe because none of its replicas has served yet, so none of them votes a
-		// second time under an old identity.
+		// The volume gets a new identity. This is safe because none of its replicas has served yet, so a replica that voted
+		// under the old identity cannot vote a second time.
 		if err := s.volume.Renew(); err != nil {
 			return err
 		}
@@ -235,9 +235,9 @@ func (s *Shard) care(known placement.Shard) {
 		s.steerer.Run,           // moves the groups that this shard leads
 		s.steerer.LeaveSilent,   // transfers the leadership while the volume does not respond
 		reporter.run,            // reports the sizes of groups to etcd
-		s.watcher.LeaveSafeMode, // ends a freeze, which begins when etcd was rolled back
-		// stepAll counts the steps of the volume in the superblock and in etcd. An older copy of the disk is recognised by
-		// its lower step number.
+		s.watcher.LeaveSafeMode, // ends a freeze, which begins when etcd was found to be rolled back
+		// stepAll raises the volume's step number, both in the superblock and in etcd. An older copy of the disk has a
+		// lower step number than etcd, and is recognized by that.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.Run,
 		s.compactor.Trash.Run,

@@ -20,8 +20,8 @@ const (
 	// slowSyncMin is less than slowCallMin, because one write can wait for two syncs in a row, the one in progress and its
 	// own.
 	slowSyncMin = 500 * time.Millisecond
-	// slowKept is how many slow calls, and how many slow syncs, are kept. That is enough to see whether all of them
-	// concern one group, one method or one file, while a slow disk causes thousands.
+	// slowKept is how many slow calls are kept, and how many slow syncs. A slow disk causes thousands of them, but this
+	// many are enough to show whether all of them concern one group, one method or one file.
 	slowKept = 32
 	// slowErrorBytesMax is how many bytes of an error message are kept, so that the size of a ring is bounded.
 	slowErrorBytesMax = 256

@@ -36,7 +36,7 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 			row.Leaders++
 		}
 		for _, d := range g.GetDamages() {
-			d.Ids = nil // HTTP has no authentication; AdminService reveals them to callers who may read the group's status
+			d.Ids = nil // HTTP callers are not authenticated; AdminService returns the ids to callers who may see them
 		}
 	}
 	st.Moves, st.Uncompacted, st.Slow = s.copies(), s.compactor.Uncompacted(), s.slow.status()

@@ -69,7 +69,7 @@ func storedOf(r *replicas.Routes, tell func(group string, stored quota.Amount)) 
 // last valid table remains in use, as it does for grants.
 func (s *Shard) followTenants(ctx context.Context) {
 	if s.meta.Routing.Mode == placement.Hash {
-		return // with Hash routing the names of groups are numbers, which belong to no tenant
+		return // with Hash routing, group names are numbers, and no tenant has such groups
 	}
 	take := func(found registry.Access) {
 		if found.Table == nil {

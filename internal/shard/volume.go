@@ -30,10 +30,11 @@ func (c *Config) newDisk(logger *slog.Logger) *disk.Disk {
 	})
 }
 
-// openVolume opens the volume if etcd permits its registration. Until that is known, nothing is written to the volume,
-// because an open raises the volume's generation. Otherwise a copy that is refused repeatedly, or a rolled-back volume,
-// would get a later generation than the true volume. The registration comes after the open, because it reports a
-// generation that must be on disk. It can still be refused, if another process registers between the two.
+// openVolume opens the volume if etcd permits its registration. Until that is known, nothing is written to the
+// volume, because opening it raises its generation. If every attempt raised the generation, a refused copy or a
+// rolled-back volume would end up with a later generation than the true volume. The registration follows the opening,
+// because it reports a generation that must already be on disk. It can still be refused if another process registers
+// in between.
 func (s *Shard) openVolume(ctx context.Context) error {
 	c := &s.cfg
 	opts := volume.Options{
@@ -49,7 +50,7 @@ func (s *Shard) openVolume(ctx context.Context) error {
 			return err
 		}
 	case err != nil && !errors.Is(err, volume.ErrNoVolume):
-		return err // even if Open can read the superblock, it is not known which step is registered
+		return err // Open can read the superblock, but the registered step is unknown
 	}
 	if err := s.volume.Open(opts); err != nil {
 		return err
@@ -58,7 +59,8 @@ func (s *Shard) openVolume(ctx context.Context) error {
 	return nil
 }
 
-// isRolledBack reports whether the volume was rolled back and should become a different volume; if so, it logs that.
+// isRolledBack reports whether the volume was rolled back and must therefore get a new identity. It logs a message in
+// that case.
 func (s *Shard) isRolledBack(err error) bool {
 	if !s.id.Renews(err) {
 		return false
@@ -102,11 +104,11 @@ func (s *Shard) findGroups() error {
 	return nil
 }
 
-// A disk may be restored from an image that was taken while a shard ran on it. The image itself cannot show that,
-// because it looks like the disk after a kill. Every few seconds, if anything became durable, the shard therefore
-// raises the volume's step number, and reports the number to etcd. If an image is restored, etcd has a later step than
-// the image, and the volume is refused. Writes that were acknowledged after the last step in etcd are not protected in
-// this way.
+// A disk may be restored from an image that was taken while a shard ran on it. Such an image looks like the disk
+// after a kill, so the image alone does not show that it is old. Therefore the shard raises the volume's step number
+// every few seconds if anything has become durable, and reports the number to etcd. After a restore, etcd has a later
+// step than the image, and the volume is refused. This does not protect writes that were acknowledged after the last
+// step in etcd.
 
 const (
 	// stepEvery is the time between two steps of a volume with writes in progress. An image that is newer than the last
@@ -116,9 +118,9 @@ const (
 	stepPatience = 5 * time.Second
 )
 
-// stepAll raises the step of the volume repeatedly until ctx is done. While etcd does not respond, the shard continues
-// to serve, but its step does not rise until etcd has it. The time in which an image may be mistaken for the volume
-// grows accordingly.
+// stepAll repeatedly raises the volume's step until ctx is done. While etcd does not respond, the shard continues to
+// serve, but it takes no further step until etcd has the current one. The period during which an image may be
+// mistaken for the volume becomes longer accordingly.
 func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 	tick := time.NewTicker(s.cfg.stepEvery)
 	defer tick.Stop()
