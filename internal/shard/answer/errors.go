@@ -25,8 +25,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// This file chooses the gRPC code and the reason of most errors. The callers of Fail choose them for the other
-// errors. api/sheaf/record/v1/record.proto lists the codes and reasons.
+// This file chooses the gRPC codes and reasons of most errors. For other errors, the callers of Fail choose them. All
+// codes and reasons are listed in api/sheaf/record/v1/record.proto.
 
 // Error is a gRPC status with a code other than OK.
 type Error struct {
@@ -59,7 +59,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	}
 	with, err := st.WithDetails(details...)
 	if err != nil {
-		return st // without details, the code and the message still describe the error
+		return st // even without details, the code and the message describe the error
 	}
 	return with
 }
@@ -101,7 +101,7 @@ func (v Violations) Err() error {
 	return &Error{Code: codes.InvalidArgument, Message: message, Violations: v}
 }
 
-// Or returns the error of Err, or the given error if no field is wrong, because errors in the request itself are
+// Or returns the same error as Err, or the given error if no field is wrong. Errors in the request itself are thus
 // reported first.
 func (v Violations) Or(err error) error {
 	if invalid := v.Err(); invalid != nil {
@@ -187,7 +187,8 @@ var knownErrors = []struct {
 }{
 	{group.ErrNotFound, codes.NotFound, reason.RecordNotFound, ""},
 	{group.ErrVersionNotFound, codes.NotFound, reason.VersionNotFound, ""},
-	// The reason is NO_LEADER, because another member will soon lead if the group has several copies.
+	// While the free space is unknown, the error has the reason NO_LEADER, so that callers retry. If the group has
+	// several copies, another member will soon lead it.
 	{volume.ErrFreeSpaceUnknown, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 	{volume.ErrFull, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
@@ -257,8 +258,8 @@ func conditionError(e *replica.ConditionError, w Where) error {
 	return answer
 }
 
-// damageError returns the error for a read that found bad bytes in the record, or in entries that may belong to the
-// record.
+// damageError returns the error for a read that found bad bytes in the requested record, or in entries that may
+// belong to that record.
 func damageError(e *format.DamageError, w Where) error {
 	return Fail(codes.DataLoss, reason.Damaged,
 		"%v: stored bytes are bad: %v; restore the record, or accept the loss of the group's damage", w, e.Damage,
@@ -267,7 +268,8 @@ func damageError(e *format.DamageError, w Where) error {
 	})
 }
 
-// ScanDamaged returns the error with which a scan ends that was resumed after it had passed damage.
+// ScanDamaged returns the error for a scan that was resumed from a cursor beyond damaged entries. The scan ends with
+// this error after all intact records have been sent.
 func ScanDamaged() error {
 	return Fail(codes.DataLoss, reason.Damaged,
 		"damaged entries were left out of the scan before the cursor; Verify names them")
@@ -303,19 +305,20 @@ func PutTooLarge(in *message.Bounded) error {
 		"the message has %d bytes, Put takes at most %d of data: use Upload", in.Bytes, format.DataBytesMax)
 }
 
-// PartTooLarge returns the error for a stream message that was too large to be decoded. The argument instead tells the
-// caller what to do.
+// PartTooLarge returns the error for a message of a stream that was too large to be decoded. The parameter instead is
+// a hint that tells the caller what to send instead.
 func PartTooLarge(in *message.Bounded, field, instead string) error {
 	return Invalid(field, "the message has %d bytes, at most %d are allowed: %s", in.Bytes, in.BytesMax, instead)
 }
 
-// UseDownload returns the error for a Get of more data than a Get returns.
+// UseDownload returns the error for a Get of a record with more data than Get may return.
 func UseDownload(w Where, bytes int64) error {
 	return Fail(codes.FailedPrecondition, reason.UseDownload,
 		"%v has %d bytes, Get gives at most %d: use Download, or metadata_only", w, bytes, format.DataBytesMax)
 }
 
-// Loading returns the error for a call to a group that is expected to serve after about the time eta.
+// Loading returns the error for a call to a group that is still loading. It tells the caller to retry after the time
+// eta, when the group is expected to serve, but after 30 s at most.
 func Loading(group string, eta time.Duration) error {
 	return Fail(codes.Unavailable, reason.GroupLoading, "group %s is loading", group).
 		after(min(max(eta, 100*time.Millisecond), 30*time.Second))
@@ -327,8 +330,8 @@ func Lost(group string, err error) error {
 	return Fail(codes.DataLoss, reason.Damaged, "group %s: %v", group, err).with(map[string]string{"group": group})
 }
 
-// Failed returns the error for calls to a group whose copy on this shard is not loaded, if waiting will not change
-// that.
+// Failed returns the error for calls to a group whose copy on this shard is not loaded and will not be loaded without
+// intervention.
 func Failed(name, shard string, err error) error {
 	if errors.Is(err, group.ErrMemory) {
 		return Fail(codes.ResourceExhausted, reason.MemoryFull, "group %s is not loaded: %v", name, err)
@@ -355,7 +358,7 @@ func NotLeader(group, address string, epoch uint64) error {
 		with(goTo(address, epoch))
 }
 
-// goTo returns the metadata with which a caller finds another shard.
+// goTo returns the error metadata that leads a caller to another shard.
 func goTo(address string, epoch uint64) map[string]string {
 	return map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
 }

@@ -23,21 +23,22 @@ import (
 )
 
 const (
-	// barriersMax is the number of groups of one call that wait for their read barriers at a time. A waiting group holds
-	// no entries.
+	// barriersMax is how many groups of one call may wait for their read barriers at the same time. A group that waits
+	// holds no entries in memory.
 	barriersMax = 64
-	// entriesBytesMax bounds the entries of one message, unless it has only one.
+	// entriesBytesMax bounds the total size of the entries in one message. A single entry may be larger.
 	entriesBytesMax = 1 << 20
-	// positionsPerMessage, positionsMax and deletedMax bound a round.
+	// positionsPerMessage bounds the positions in one request message. positionsMax and deletedMax bound the positions,
+	// and the questions about deleted groups, in one round of requests and responses.
 	positionsPerMessage = 16 << 10
 	positionsMax        = 1 << 20
 	deletedMax          = 64
-	// positionBytes is about the memory of a position.
+	// positionBytes is the approximate memory that one position takes.
 	positionBytes = 64
-	// pieceBytes is the memory of one message while it is made and sent: the entries as they are read, as they are
-	// encoded, and in the encoded message. An entry alone may have more than entriesBytesMax.
+	// pieceBytes is the memory that one message takes while it is built and sent. It covers the entries three times: as
+	// they are read, as they are encoded, and in the encoded message. A single entry may be larger than entriesBytesMax.
 	pieceBytes = 3 * (entriesBytesMax + format.DataBytesMax + format.AttributesBytesMax)
-	// memoryWait is the pause before a call asks again for memory that others have.
+	// memoryWait is how long a call waits before it asks again for memory that other calls hold at the moment.
 	memoryWait = 50 * time.Millisecond
 	// reasonBytesMax bounds FollowResponse.left_out.
 	reasonBytesMax = 1 << 10
@@ -64,22 +65,22 @@ func (s *Server) Follow(stream archivev1.ArchiveService_FollowServer) error {
 	}
 }
 
-// follow is a call of Follow. It identifies the call to Group.Archived.
+// follow is one call of the method Follow. Its address identifies the call when Group.Archived is called.
 type follow struct {
 	server   *Server
 	stream   archivev1.ArchiveService_FollowServer
 	held     *message.Held
 	admitted bool
 
-	// positions and asked are those of the present round. Barriers only read them.
+	// positions and asked belong to the current round. Goroutines that wait for read barriers may only read them.
 	positions map[uuid.UUID]uint64
-	asked     []Named // groups about whose deletion the caller asks
+	asked     []Named // groups for which the caller asks whether they were deleted
 }
 
-// receive receives the positions of a round. io.EOF means that the caller begins no further round.
+// receive receives the caller's positions for the next round. It returns io.EOF if the caller ends the call.
 func (f *follow) receive() error {
 	f.positions, f.asked = map[uuid.UUID]uint64{}, nil
-	_ = f.held.Ask(0) // a decrease is never refused
+	_ = f.held.Ask(0) // releases all memory; Ask never refuses a decrease
 	for {
 		in, err := f.stream.Recv()
 		if err != nil {
@@ -135,17 +136,17 @@ func (f *follow) take(p *archivev1.Position) error {
 	return nil
 }
 
-// fresh is a group whose read barrier is behind it.
+// fresh is a group that has passed its read barrier in the current round.
 type fresh struct {
 	Group
-	after   uint64    // position of the caller
+	after   uint64    // position up to which the caller has archived the group
 	unknown bool      // the caller gave no position
-	readAt  time.Time // a time before the barrier
-	through uint64    // applied index behind the barrier
-	err     error     // why there is no news of the group
+	readAt  time.Time // time before the barrier was begun
+	through uint64    // applied index after the barrier
+	err     error     // why nothing can be reported about the group in this round
 }
 
-// round sends the news of all groups, and ends the round.
+// round reports to the caller what is new in each group, and then tells it that the round has ended.
 func (f *follow) round(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	ready := make(chan fresh)
@@ -178,7 +179,8 @@ func (f *follow) round(ctx context.Context) error {
 	return f.stream.Send(&archivev1.FollowResponse{RoundEnds: true})
 }
 
-// pass passes the read barriers of all groups that are led here, some at a time, and closes ready.
+// pass waits for the read barriers of all groups that this shard leads, several at a time. It sends each group to
+// ready when its barrier is passed, and closes ready at the end.
 func (f *follow) pass(ctx context.Context, ready chan<- fresh) {
 	defer close(ready)
 	turns := make(chan struct{}, barriersMax)
@@ -200,13 +202,14 @@ func (f *follow) pass(ctx context.Context, ready chan<- fresh) {
 	}
 }
 
-// barrier passes the read barrier of a group, and then takes the position of the caller as the hold of the group.
+// barrier waits for a group's read barrier, and then makes the caller's position the hold of the group.
 func (f *follow) barrier(ctx context.Context, g Group) (one fresh) {
 	one.Group = g
 	after, known := f.positions[g.Named().UUID]
 	one.after, one.unknown = after, !known
-	// The time is taken before the barrier. A write that was acknowledged between the two may be above the index that is
-	// read below, if another member leads the group by then.
+	// The time must be taken before the barrier. If another member has become leader by then, a write that it
+	// acknowledges during the barrier may have an index above the one that is read below. The archive must not claim to
+	// contain that write.
 	one.readAt = time.Now()
 	if one.err = g.Barrier(ctx); one.err != nil {
 		return one
@@ -224,8 +227,9 @@ func (f *follow) barrier(ctx context.Context, g Group) (one fresh) {
 	return one
 }
 
-// send sends the news of a group. Each message is read when the caller has taken the message before it, so that a slow
-// caller holds one message and nothing of the log. An error ends the call.
+// send reports what is new in a group. It reads the entries of a message only after the caller has taken the previous
+// message, so a slow caller holds the memory of one message and no part of the log. If send returns an error, the
+// call ends.
 func (f *follow) send(ctx context.Context, one *fresh) error {
 	switch {
 	case one.err != nil && ctx.Err() != nil:
@@ -255,7 +259,8 @@ func (f *follow) send(ctx context.Context, one *fresh) error {
 			at = piece.Through
 		}
 		out.Through, out.More = at, at < one.through
-		// The floor is read after the entries: a compaction that dropped some of them before they were read has raised it.
+		// The floor is read after the entries. If a compaction dropped some of the entries before they were read, it has
+		// raised the floor by now.
 		out.HistoryFloor, out.FloorKnown = one.HistoryFloor()
 		if !out.GetMore() {
 			out.ReadAtUnixNs = one.readAt.UnixNano()
@@ -266,7 +271,7 @@ func (f *follow) send(ctx context.Context, one *fresh) error {
 	}
 }
 
-// askMemory waits until one message may be made.
+// askMemory waits until there is enough memory to build one message.
 func (f *follow) askMemory(ctx context.Context) error {
 	for f.held.Ask(int64(len(f.positions))*positionBytes+pieceBytes) != nil {
 		select {
@@ -288,7 +293,7 @@ func encode(piece group.RangeAnswer) (entries [][]byte, err error) {
 	return entries, nil
 }
 
-// leaveOut says why a round has no further news of a group.
+// leaveOut tells the caller why this round reports nothing more about a group.
 func (f *follow) leaveOut(g Named, why error) error {
 	reason := []rune(why.Error())
 	return f.stream.Send(&archivev1.FollowResponse{Group: bytesOf(g.UUID), Name: g.Name,

@@ -33,15 +33,15 @@ type fake struct {
 	named   Named
 	applied uint64
 	floor   uint64
-	bytes   int // of one entry
+	bytes   int // size of each entry
 
-	barrier func(ctx context.Context) error      // nil: it passes at once
-	read    func(r group.IndexRange) (err error) // is called before entries are read; nil: nothing happens
+	barrier func(ctx context.Context) error      // replaces the barrier; if nil, the barrier is passed immediately
+	read    func(r group.IndexRange) (err error) // if not nil, called before entries are read
 
 	mu     sync.Mutex
 	reads  int
-	held   []uint64 // what Archived was told
-	begins []uint64 // what Begins was told
+	held   []uint64 // indexes passed to Archived
+	begins []uint64 // indexes passed to Begins
 }
 
 func newFake(name string, applied uint64) *fake {
@@ -98,7 +98,7 @@ type fakes struct {
 	led     []*fake
 	silent  map[Named]error
 	deleted map[Named]bool
-	asked   int // questions about deletions
+	asked   int // number of questions about deletions
 	left    int // calls of Leave
 }
 
@@ -124,7 +124,7 @@ type stream struct {
 	ctx  context.Context
 	in   []*archivev1.FollowRequest
 	out  []*archivev1.FollowResponse
-	send func() // is called before a message is taken; nil: nothing happens
+	send func() // if not nil, called before a message is sent
 }
 
 func (s *stream) Context() context.Context { return s.ctx }
@@ -151,7 +151,7 @@ func (s *stream) Send(m *archivev1.FollowResponse) error {
 	return nil
 }
 
-// of returns the messages about a group.
+// of returns the received messages about a group.
 func (s *stream) of(g Named) (out []*archivev1.FollowResponse) {
 	for _, m := range s.out {
 		if bytes.Equal(m.GetGroup(), g.UUID[:]) {
@@ -172,7 +172,7 @@ func positions(after map[*fake]uint64) *archivev1.FollowRequest {
 	return in
 }
 
-// rounds makes a call of Follow, and returns when the server has ended it.
+// rounds calls Follow, and returns when the server has ended the call.
 func (f *fakes) rounds(s *stream) error {
 	server := New(Options{Shard: "a", Store: store, Groups: f, Holds: f, Stopping: func() bool { return false },
 		IdleMax: time.Minute})
@@ -191,8 +191,8 @@ func (f *fakes) round(t *testing.T, in ...*archivev1.FollowRequest) *stream {
 	return s
 }
 
-// A write that is acknowledged while the barrier is passed may be above the index of the round. So the time of the
-// round must be one before the barrier.
+// A write that is acknowledged while a round waits for the barrier may have an index above those that the round
+// reports. The time that the round reports must therefore be earlier than the barrier.
 func TestTheTimeOfARoundIsBeforeItsBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newFake("g", 5)
@@ -216,7 +216,7 @@ func TestALongPieceComesInMessages(t *testing.T) {
 	g := newFake("g", 50)
 	g.bytes, g.floor = 100<<10, 7
 	g.read = func(r group.IndexRange) error {
-		if r.First > 40 { // a compaction that ignores the hold has just dropped some of these
+		if r.First > 40 { // simulates a compaction that ignored the hold and has just dropped entries
 			g.floor = 45
 		}
 		return nil
@@ -331,13 +331,14 @@ func TestWhatARoundRefuses(t *testing.T) {
 	}
 }
 
-// The positions of a round may come in several messages, and each round has positions of its own.
+// The caller may send the positions of a round in several messages. A round uses only the positions that were sent
+// for it.
 func TestPositionsComeInMessages(t *testing.T) {
 	a, b := newFake("a", 3), newFake("b", 4)
 	f := &fakes{led: []*fake{a, b}}
 	first, second := positions(map[*fake]uint64{a: 1}), positions(map[*fake]uint64{b: 2})
 	first.More, second.Header = true, nil
-	first.Header.ToShard = "" // the caller has only an address
+	first.Header.ToShard = "" // the caller knows the shard's address but not its name
 	s := f.round(t, first, second, &archivev1.FollowRequest{})
 	if got := s.of(a.named); len(got) != 2 || got[0].GetThrough() != 3 || !got[1].GetUnknown() {
 		t.Errorf("group a: %v", got)
@@ -347,7 +348,7 @@ func TestPositionsComeInMessages(t *testing.T) {
 	}
 }
 
-// Groups whose barriers take long are waited for together, but not all at once.
+// Groups with slow barriers are waited for concurrently, but never more than barriersMax of them at a time.
 func TestBarriersArePassedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -376,7 +377,8 @@ func TestBarriersArePassedTogether(t *testing.T) {
 	})
 }
 
-// Nothing of the log is read for a caller that takes no messages, and its call ends with its context.
+// As long as a caller takes no messages, nothing is read from the log for it. Its call ends when its context is
+// canceled.
 func TestASlowCallerHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -1,6 +1,6 @@
-// Package archive answers the archiver of a store: it implements ArchiveService, which says what is new in the groups
-// that this shard leads, and sends the files of replicas. It knows the shard through the interfaces Groups, Group and
-// Holds. A slow or absent archiver holds nothing here but its own stream.
+// Package archive serves the archiver of a store. It implements ArchiveService, which reports what is new in the
+// groups that this shard leads, and sends the files of replicas. It uses the shard through the interfaces Groups,
+// Group and Holds. A slow archiver holds no resources of the shard except those of its own streams.
 package archive
 
 import (
@@ -24,15 +24,15 @@ import (
 type Groups interface {
 	// Led returns the groups that this shard leads now, as far as it knows, in no particular order.
 	Led() []Group
-	// Silent returns the groups for which this shard should answer, but cannot, with the reason: for example those that
-	// it leads according to etcd, and that are loading.
+	// Silent returns the groups for which this shard should answer but cannot, each with the reason. An example is a
+	// group that this shard leads according to etcd, but that is still loading.
 	Silent() iter.Seq2[Named, error]
-	// Deleted reports whether the placement says that the group was deleted. It returns false if that is not known. A
-	// group that is only not on this shard was not deleted.
+	// Deleted reports whether etcd lists the group as deleted. It returns false if that is not known. A group that is
+	// merely not on this shard was not deleted.
 	Deleted(ctx context.Context, group Named) bool
 }
 
-// Named identifies a group. Another group may have the name later.
+// Named identifies a group. The UUID is needed because a new group may later get the same name.
 type Named struct {
 	Name string
 	UUID uuid.UUID
@@ -50,13 +50,14 @@ type Group interface {
 	Read(r group.IndexRange, maxBytes uint64) (group.RangeAnswer, error)
 	// HistoryFloor returns the floor as group.(*Log).HistoryFloor does.
 	HistoryFloor() (floor uint64, known bool)
-	// Archived notes that an archiver, identified by its call, has archived the group up to an index, which is the hold of
-	// the group. Begins notes that an archiver is about to copy the group as of an index.
+	// Archived records that an archiver has archived the group up to an index, which becomes the group's hold: later
+	// history is kept for the archive. The call identifies the archiver. Begins records that an archiver is about to
+	// make its first copy of the group, as of an index.
 	Archived(call any, index uint64)
 	Begins(index uint64)
 }
 
-// Holds forgets calls that gave positions to Group.Archived.
+// Holds lets the server release what a call has passed to Group.Archived, when that call ends.
 type Holds interface {
 	Leave(call any)
 }
@@ -67,7 +68,8 @@ type Options struct {
 	Store  uuid.UUID
 	Groups Groups
 	Holds  Holds
-	// Sender sends the files of groups. It is not that of peers, so that moves and archives do not wait for each other.
+	// Sender sends the files of groups. It is separate from the Sender that serves other shards, so that moves of groups
+	// and archives do not wait for each other.
 	Sender *peer.Sender
 	// Stopping reports whether the shard is stopping. No further round then begins.
 	Stopping func() bool
@@ -77,9 +79,10 @@ type Options struct {
 
 // These are the limits of Server.
 const (
-	// GroupsMax is the number of groups that are sent to archivers at a time, not counting small ones.
+	// GroupsMax is how many groups may be sent to archivers at the same time. Small groups do not count.
 	GroupsMax = 1
-	// IdleMax is the usual Options.IdleMax. An archiver writes what it fetches to a bucket, which may be away for minutes.
+	// IdleMax is the usual value of Options.IdleMax. It is long because an archiver writes the fetched data to a bucket,
+	// which may be unavailable for minutes.
 	IdleMax = 10 * time.Minute
 )
 
@@ -135,8 +138,8 @@ func (s *Server) FetchGroup(stream archivev1.ArchiveService_FetchGroupServer) er
 	})
 }
 
-// endIdle ends a call unless the returned function is called within Options.IdleMax. The files that a call has pinned
-// take disk space.
+// endIdle aborts a call if the returned function is not called within Options.IdleMax, because the files that the
+// call has pinned take up disk space.
 func (s *Server) endIdle(ctx context.Context) (wanted func()) {
 	timer := time.AfterFunc(s.opts.IdleMax, func() {
 		if abort := message.AbortOf(ctx); abort != nil {
