@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone creates a Compactor for a volume in memory. The volume has one served group, "0", which is empty.
+// lone creates a Compactor for a volume in memory. The only group served on the volume is "0", which is empty.
 func lone(t *testing.T) *Compactor {
 	t.Helper()
 	logger, fs := slog.New(slog.DiscardHandler), vfstest.NewMem()

@@ -24,15 +24,15 @@ import (
 // Compaction configures the compaction in the background. A zero field takes its default.
 type Compaction struct {
 	Off bool
-	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded. The default is
-	// 0.5. So a group stores at most the size of its current data divided by (1 - SupersededShareMin), plus one
-	// segment.
+	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded before the group is
+	// compacted. The default is 0.5. A group therefore takes up at most the size of its current data divided by (1 -
+	// SupersededShareMin), plus one segment.
 	SupersededShareMin float64
-	// SupersededBytesMin is the number of bytes that must be superseded as well. Fewer bytes are enough if, together
-	// with the newest segment, they fill a segment. The default is 64 MiB.
+	// SupersededBytesMin is the number of bytes that must also be superseded before the group is compacted. Fewer bytes
+	// suffice if they fill a segment together with the newest segment. The default is 64 MiB.
 	SupersededBytesMin int64
-	// RateBytesPerSecond limits the rate at which groups are compacted. 0 means 64 MiB/s, and a negative number means that
-	// there is no limit. The rate is raised if more data becomes superseded than the limit allows to compact, and the
+	// RateBytesPerSecond limits the rate at which groups are compacted. 0 means 64 MiB/s, and a negative number means no
+	// limit. The rate is raised if data becomes superseded faster than it can be compacted within the limit, and the
 	// limit is lifted when free space is low.
 	RateBytesPerSecond int64
 	Interval           time.Duration // time between two checks of all groups; default: 30 s
@@ -53,7 +53,7 @@ type Options struct {
 	TrashDelay   time.Duration // how long the trash keeps a folder if there is free space
 	ScanTTL      time.Duration // how long a scan that nobody reads stays open
 	WeightsFresh time.Duration // how long the weights read from etcd are used before they are read again
-	Freed        func()        // called after space was freed, so that replicas without space retry
+	Freed        func()        // called after space was freed, so that replicas that wait for space retry
 }
 
 // Etcd is the part of *registry.Store that a Compactor needs; its method is documented in package registry.
@@ -71,17 +71,17 @@ type Compactor struct {
 	History  *Holds
 	metrics  metrics
 	reported *reportedWeights
-	woken    chan struct{} // receives after short was set
+	woken    chan struct{} // wakes Run after short was set
 
 	mu    sync.Mutex // guards the fields below
 	short bool       // a caller has found no space
-	asked int64      // the largest number of bytes above the reserve that a waiting caller needs
+	asked int64      // if not nil, aborts the compaction in progress, which has a rate limit
 	hurry func()     // aborts the compaction in progress if it has a rate limit; nil if there is none
 	// progress is closed when a compaction has freed space, or when a pass to free space has finished.
 	progress chan struct{}
 	passes   uint64 // number of finished passes to free space
-	// barren is the end of the last pass that freed nothing. It is zero if the last pass freed some space, or if more has
-	// become freeable since.
+	// barren is the time when the last pass that freed nothing ended. It is reset to zero when a pass frees some space,
+	// and when more data can be freed than before.
 	barren time.Time
 }
 
@@ -92,9 +92,9 @@ const (
 	// garbagePart is a divisor: when free space is low, a group is compacted only if at least its size divided by
 	// garbagePart is superseded.
 	garbagePart = 64
-	// garbageOfVolume is a divisor. A group is compacted if its superseded bytes reach the volume's size, divided by
-	// garbageOfVolume and by the number of groups, if that is less than SupersededBytesMin. Fewer than garbageMin bytes
-	// are never enough.
+	// garbageOfVolume is a divisor. On a small volume, a group is compacted when its superseded bytes reach the volume's
+	// size, divided by garbageOfVolume and by the number of groups. This threshold replaces SupersededBytesMin if it is
+	// lower, but it is never below garbageMin.
 	garbageOfVolume = 8
 	garbageMin      = 1 << 20
 )
@@ -278,8 +278,8 @@ func (c *Compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	return freed
 }
 
-// CompactLog calls Compact for a group's log. With opts.All it includes the newest segment, which it seals first. If
-// the compaction frees space, groups that wait for space retry immediately.
+// CompactLog calls Compact for a group's log. If opts.All is set, it first seals the newest segment, so that the
+// compaction includes it. If the compaction frees space, groups that wait for space retry immediately.
 func (c *Compactor) CompactLog(
 	ctx context.Context, sv *replicas.Served, opts group.CompactOptions,
 ) (group.CompactReport, error) {
@@ -297,9 +297,10 @@ func (c *Compactor) CompactLog(
 	return report, err
 }
 
-// limitTombstones sets the index up to which every member has all entries, below which the log may drop tombstones. The
-// leader knows that index and reports it to etcd, where the other members read it with some delay. The index only
-// grows, because a member that was added later received its files or entries from a member that had them.
+// limitTombstones tells the log up to which index every member has all entries, because the log may drop only
+// tombstones up to that index. The leader knows the index and reports it to etcd. The other members read it there, so
+// they learn of it with some delay. The index never decreases, because a member that was added later received its
+// files or entries from a member that had them.
 func (c *Compactor) limitTombstones(sv *replicas.Served) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID && len(m.Progress) > 0 {
 		sv.Log().SetTombstoneLimit(sv.Everywhere(m))

@@ -14,17 +14,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// An archive holds the history of a group: compaction keeps the versions that were superseded above the index up to
-// which the group is archived. The archiver tells this index to the leader, the leader reports it to etcd, and the
-// other members read it there. A hold bounds nothing but compaction. It gives way when it keeps too many bytes, or when
-// space is short: no write is refused or delayed for an archive. What is dropped in spite of a hold shows in the
-// history floor of the log.
+// The archive of a group needs the group's history, which consists of the versions that were superseded after the
+// index up to which the group is archived. A hold makes compaction keep these versions. The archiver reports that
+// index to the group's leader, the leader reports it to etcd, and the other members read it there. A hold restricts
+// nothing but compaction. It is ignored when it keeps too many bytes, or when space is short, so no write is refused
+// or delayed for the sake of an archive. If history is dropped despite a hold, the history floor of the log shows
+// that.
 
-// holdPart is a divisor: the holds of all groups together keep at most the size of the volume divided by holdPart
-// (5 %), unless Compaction.HoldBytesMax says otherwise.
+// holdPart is a divisor: all holds together keep at most the size of the volume divided by holdPart (5 %), unless
+// Compaction.HoldBytesMax is set.
 const holdPart = 20
 
-// Holds knows the holds of the groups on this shard. It keeps them in memory. Safe for concurrent use.
+// Holds records the holds of the groups on this shard, in memory only. It is safe for concurrent use.
 type Holds struct {
 	reported *reportedWeights
 
@@ -32,20 +33,21 @@ type Holds struct {
 	groups map[uuid.UUID]*hold
 }
 
-// hold is what is known of the hold of one group.
+// hold records what this shard knows about the hold of one group.
 type hold struct {
-	// callers are the positions of the archivers that follow the group now, by call. While there are several, the lowest
-	// position counts.
+	// callers holds the positions of the archivers that currently follow the group, by call. If there are several, the
+	// lowest position is the hold.
 	callers map[any]uint64
-	// last is the hold while no archiver follows the group here: the position that was heard last, or that the leader
-	// reported last. It is valid if known is true.
+	// last is the hold while no archiver follows the group on this shard. It is the last position that an archiver gave
+	// here or that the leader reported. It is valid only if known is true.
 	last  uint64
 	known bool
-	// term is the last term of this replica as the leader in which the reports of all members were read.
+	// term is the last term in which this replica led the group and had read what all members last reported about the
+	// hold.
 	term uint64
 }
 
-// index returns the hold, if there is one.
+// index returns the index of the hold. It returns false if the group has no hold.
 func (h *hold) index() (at uint64, on bool) {
 	at, on = h.last, h.known
 	first := true
@@ -69,14 +71,14 @@ func (h *Holds) of(id uuid.UUID) *hold {
 	return h.groups[id]
 }
 
-// Take notes that an archiver, identified by its call, has archived a group up to an index. This shard leads the group.
-// The log obeys the hold from now on.
+// Take records that an archiver has archived a group, which this shard leads, up to an index. The call identifies the
+// archiver. From now on, the log obeys the resulting hold.
 func (h *Holds) Take(call any, sv *replicas.Served, index uint64) {
 	h.change(sv, func(one *hold) { one.callers[call] = index })
 }
 
-// Begin notes that an archiver is about to copy a group for the first time, which has this index now. It changes
-// nothing if the group has a hold.
+// Begin records that an archiver is about to make its first copy of a group, as of an index. If the group has no hold
+// yet, that index becomes its hold.
 func (h *Holds) Begin(sv *replicas.Served, index uint64) {
 	h.change(sv, func(one *hold) {
 		if _, on := one.index(); !on {
@@ -93,12 +95,13 @@ func (h *Holds) change(sv *replicas.Served, do func(*hold)) {
 	at, on := one.index()
 	sv.Log().SetHold(group.Hold{Index: at, On: on})
 	h.mu.Unlock()
-	// Without space for it, the history floor is not known yet, as HistoryFloor says. The archive goes on without it.
+	// If there is no space to store the history floor, the floor remains unknown, and HistoryFloor reports that. The
+	// archive works nevertheless.
 	_ = sv.Log().BeginHistory()
 }
 
-// Leave notes that the call of an archiver has ended. The position that it gave last remains the hold of each group
-// that no other call follows.
+// Leave records that an archiver's call has ended. If no other call follows a group, the last position that this call
+// gave for the group remains its hold.
 func (h *Holds) Leave(call any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,7 +116,7 @@ func (h *Holds) Leave(call any) {
 	}
 }
 
-// forget drops what is known of groups that are not on this shard any more.
+// forget removes the holds of groups that are no longer on this shard.
 func (h *Holds) forget(r *replicas.Routes) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,8 +127,8 @@ func (h *Holds) forget(r *replicas.Routes) {
 	}
 }
 
-// Of returns the hold of a group that is served here, and false if it has none. It may read the reports of leaders from
-// etcd.
+// Of returns the hold of a group that this shard serves. It returns false if the group has no hold. To learn of the
+// hold, it may read from etcd what leaders have reported.
 func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Group) (at uint64, on bool) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID {
 		return h.ofLeader(ctx, sv, m.Term, state)
@@ -143,8 +146,9 @@ func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Gro
 	return ofLog(sv.Log())
 }
 
-// ofLeader does what Of does, for the leader. A leader that has heard no archiver goes on with the hold that the
-// previous leader reported last. It looks for that report once in a term, because most stores have no archive.
+// ofLeader does the same as Of on the group's leader. A leader to which no archiver has given a position uses the
+// hold that the previous leader last reported. It looks for that report only once in each term, because most stores
+// have no archive.
 func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, term uint64,
 	state placement.Group) (at uint64, on bool) {
 	h.mu.Lock()
@@ -180,15 +184,16 @@ func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, term uint64,
 	return ofLog(sv.Log())
 }
 
-// ofLog returns the hold of a log about whose archive nothing is known, for example after a start while etcd is silent.
-// If the log ever had a hold, everything that it still has is held, until something is known.
+// ofLog returns the hold of a log if nothing is known about its archive, for example after a start while etcd does
+// not respond. If the log ever had a hold, ofLog returns its history floor, so that all remaining history is kept
+// until more is known.
 func ofLog(log *group.Log) (at uint64, on bool) { return log.HistoryFloor() }
 
 // hold makes the log of a group obey the group's hold.
 func (c *Compactor) hold(sv *replicas.Served) {
 	state, ok := c.Replicas.GroupOf(sv.Group)
 	if !ok {
-		return // nothing is known of the group: the log goes on with the hold that it has
+		return // nothing is known about the group, so the log keeps its current hold
 	}
 	at, on := c.History.Of(c.Context, sv, state.Group)
 	sv.Log().SetHold(group.Hold{Index: at, On: on})
@@ -201,8 +206,8 @@ func (c *Compactor) holdBytesMax() (int64, bool) {
 	return cmp.Or(c.HoldBytesMax, total/holdPart), c.HoldBytesMax > 0 || total > 0
 }
 
-// limitHistory compacts groups without their holds, if the holds keep more bytes than they may: the group with most
-// held bytes first, until the rest is within the limit.
+// limitHistory compacts groups regardless of their holds if the holds keep more bytes than allowed. It begins with
+// the group that has the most held bytes, and stops when the rest is within the limit.
 func (c *Compactor) limitHistory(ctx context.Context) {
 	most, limited := c.holdBytesMax()
 	if !limited {
@@ -220,8 +225,8 @@ func (c *Compactor) limitHistory(ctx context.Context) {
 	}
 }
 
-// giveUpHistory compacts all groups that keep bytes only for an archive without their holds, because the volume needs
-// the space.
+// giveUpHistory frees space for the volume. It compacts, regardless of their holds, all groups that keep bytes only
+// for an archive.
 func (c *Compactor) giveUpHistory(ctx context.Context) (made bool) {
 	if c.Off {
 		return false
@@ -238,8 +243,8 @@ func (c *Compactor) giveUpHistory(ctx context.Context) (made bool) {
 	return made
 }
 
-// heldGroups returns the groups that keep bytes only for an archive, those with most of them first, and the sum of
-// these bytes.
+// heldGroups returns the groups that keep bytes only for an archive, and the sum of these bytes. Groups with more
+// such bytes come first.
 func (c *Compactor) heldGroups() (groups []servedGroup, held int64) {
 	groups = slices.DeleteFunc(c.servedGroups(nil), func(g servedGroup) bool { return g.stats.HeldBytes <= 0 })
 	slices.SortFunc(groups, func(a, b servedGroup) int { return cmp.Compare(b.stats.HeldBytes, a.stats.HeldBytes) })

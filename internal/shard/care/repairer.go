@@ -68,8 +68,8 @@ func (m *Repairer) Run(ctx context.Context) {
 	}
 }
 
-// forgetEnded removes group problems whose cause has ended and which no other code removes. Such a cause ends when the
-// replica leaves the shard, no longer leads, or is replaced as a whole.
+// forgetEnded removes those problems of groups that no other code removes and whose cause has ended. The cause of
+// such a problem ends when the replica leaves the shard, no longer leads, or is replaced as a whole.
 func (m *Repairer) forgetEnded() {
 	routes := m.Replicas.Routes()
 	if routes.ByName == nil {
@@ -99,7 +99,7 @@ func (m *Repairer) repair(ctx context.Context, sv *replicas.Served) error {
 	members := sv.Replica().Members()
 	from, ok := sv.Group.Route(members.LeaderID)
 	if members.LeaderID == sv.RaftID {
-		sv.Replica().Wake() // a damaged leader first transfers the leadership, and Wake makes a quiet group do so
+		sv.Replica().Wake() // a damaged leader must first transfer the leadership, and Wake makes even a group at rest do so
 		return nil
 	}
 	if !ok {

@@ -24,13 +24,15 @@ const (
 	// spacePasses is the number of passes for which a caller waits. More than one is needed, because other callers
 	// may take the space that a pass has freed.
 	spacePasses = 4
-	// Free space is low if the space above the reserve has fewer bytes than lowSegments segments. lowPart is a divisor:
-	// on a small volume, free space is low only below the size of the volume divided by lowPart (a sixteenth).
+	// Free space is low if the space above the reserve is smaller than lowSegments segments. On a small volume, that
+	// would be too much, so there free space is low only if it is below the volume's size divided by lowPart (a
+	// sixteenth).
 	lowSegments = 2
 	lowPart     = 16
 )
 
-// WithSpace calls the function try, which needs space, and retries it while space is being freed.
+// WithSpace calls the function try, which needs space. If there is not enough space, it retries while space is being
+// freed.
 func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	err := try()
 	last := uint64(0)
@@ -68,9 +70,9 @@ func missing(err error) int64 {
 	return 0
 }
 
-// ask wakes the compactor because a caller needs the given number of bytes above the reserve. It does not wait.
-// progress is closed when some space was freed, or when a pass to free space has finished. passes is the number of
-// passes that were finished before the call. If ok is false, nothing can be freed now.
+// ask wakes the compactor, because a caller needs the given number of bytes above the reserve. It does not wait.
+// progress is closed when some space was freed, or when a pass to free space has finished. passes is how many passes
+// had finished before the call. If ok is false, nothing can be freed at the moment.
 func (c *Compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +100,8 @@ func (c *Compactor) isShort() bool {
 	return c.short
 }
 
-// hasSpace reports whether the space above the reserve is not low, and is enough for bytes.
+// hasSpace reports whether free space is not low, and the space above the reserve is enough for the given number of
+// bytes.
 func (c *Compactor) hasSpace(bytes int64) bool {
 	space, reserve, err := c.Disk.Space()
 	if err != nil {
@@ -185,8 +188,8 @@ func (c *Compactor) compactAll(ctx context.Context) (made bool) {
 	return made
 }
 
-// lookAtVolume measures the free space of the volume again, because the volume admits writes according to its last
-// measurement.
+// lookAtVolume measures the volume's free space again. This is necessary because the volume decides from its last
+// measurement whether to admit a write.
 func (c *Compactor) lookAtVolume() {
 	if _, _, err := c.Disk.Space(); err != nil {
 		c.Logger.Warn("the free space of the volume is unknown", "error", err)
@@ -202,7 +205,7 @@ func (c *Compactor) spaceFreed() {
 	c.wakeWaiters()
 }
 
-// moreToFree records that something can be freed that could not be freed before.
+// moreToFree records that more data can be freed than before, so that the next caller without space starts a pass.
 func (c *Compactor) moreToFree() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,8 +223,8 @@ func (c *Compactor) AdmitWithSpace(ctx context.Context, bytes int64) error {
 	return c.WithSpace(ctx, func() error { return c.Disk.Admit(bytes, false) })
 }
 
-// AdmitSoon checks whether there is space, and requests more if there is none. It does not wait, so the caller must
-// retry.
+// AdmitSoon checks whether there is space for the given number of bytes. If there is not, it asks the Compactor to
+// free space and returns an error. It does not wait, so the caller must retry.
 func (c *Compactor) AdmitSoon(bytes int64) error {
 	err := c.Disk.Admit(bytes, false)
 	if errors.Is(err, volume.ErrFull) {

@@ -16,7 +16,7 @@ type reportedWeights struct {
 
 	mu     sync.Mutex
 	shards map[string]reportedWeight
-	silent time.Time // time before which etcd is not queried again, because it did not respond
+	silent time.Time // etcd did not respond, and is not queried again before this time
 }
 
 type reportedWeight struct {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// uncompacted is a reason why superseded bytes of a group are still stored.
+// uncompacted is one reason why some superseded bytes of a group are still stored, with the number of these bytes.
 type uncompacted struct {
 	reason string
 	bytes  int64
@@ -84,7 +84,7 @@ func (c *Compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	return out
 }
 
-// whyFree returns the reason why superseded bytes that could be freed were not freed.
+// whyFree returns the reason why superseded bytes are still stored although they could be freed.
 func (c *Compactor) whyFree(name string, stats *group.Stats) (reason, text string) {
 	r, k := &stats.Reclaim, &c.Compaction
 	failure := c.Problems.Of(problems.Compacting + name)

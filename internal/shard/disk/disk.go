@@ -1,5 +1,6 @@
-// Package disk opens a shard's volume, and holds the parts that its groups share: the journal, the memory budget, and
-// the options of their logs. It also reads and writes the replica files, which identify the replicas on the volume.
+// Package disk opens a shard's volume, and owns the components that the shard's groups share: the journal, the memory
+// budget, and the options of their logs. It also reads and writes the replica files, which identify the replicas on
+// the volume.
 package disk
 
 import (
@@ -17,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// keepBytes bounds the memory that is kept for reuse. It is enough for one segment of the usual size. Kept memory is
-// not charged to any budget, so none is kept if there is a limit.
+// keepBytes bounds the memory that is kept for reuse. It is enough for one segment of the usual size. Because kept
+// memory is not charged to any budget, none is kept if a memory limit is configured.
 const keepBytes = 272 << 20
 
 // Options configure a Disk.
@@ -64,8 +65,8 @@ func (v *Disk) Open(opts volume.Options) (err error) {
 	return v.openJournal()
 }
 
-// Close closes the volume if it is open, and removes its journal if the content of the journal is in the groups'
-// segments. The groups must be closed first.
+// Close closes the volume if it is open. It removes the volume's journal if the groups' segments have all of the
+// journal's content. The groups must be closed before.
 func (v *Disk) Close() (err error) {
 	if v.Volume == nil {
 		return nil
@@ -81,9 +82,9 @@ func (v *Disk) Close() (err error) {
 	return errors.Join(err, v.Volume.Close())
 }
 
-// RaftIDOf returns the Raft id of the replica in a group's folder. This is the id in the replica file or, if there is
-// no such file, the id of the sole voter. If plan already holds the replica file, RaftIDOf does not read the file
-// again.
+// RaftIDOf returns the Raft id of the replica in a group's folder. It comes from the replica file or, if there is no
+// such file, it is the id of the group's only voter. If plan already contains the replica file, RaftIDOf does not
+// read the file again.
 func (v *Disk) RaftIDOf(id uuid.UUID, log *group.Log, plan *group.Plan) (uint64, error) {
 	var f format.ReplicaFile
 	var found bool
@@ -152,7 +153,7 @@ func (v *Disk) LogOptions(id uuid.UUID, name string) group.Options {
 	return opts
 }
 
-// MemoryUsed returns the bytes that indexes and images of all groups take.
+// MemoryUsed returns how many bytes the indexes and images of all groups take.
 func (v *Disk) MemoryUsed() int64 { return v.budget.used.Load() }
 
 // budget bounds the memory of all groups on a shard. It implements group.Budget.

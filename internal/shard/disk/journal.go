@@ -42,7 +42,7 @@ func (v *Disk) openJournal() error {
 	return nil
 }
 
-// redo writes the journal's entries of a group into the group's segment.
+// redo writes a group's entries from the journal into the group's segment.
 func (v *Disk) redo(id uuid.UUID, share journal.Share) error {
 	err := group.Redo(v.Log.FS, v.GroupDir(id), share)
 	if err != nil {
