@@ -18,14 +18,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// The volume remembers facts about etcd, from which the shard recognises an etcd that was restored from an older
-// backup. Until that etcd is reconciled, the shard does not act on its state: served groups continue, groups that etcd
-// places on the shard are loaded, and no replica is created, moved or deleted (rule 9).
+// The volume stores facts about etcd. From these facts, the shard recognizes an etcd that was restored from an older
+// backup. Until such an etcd is reconciled, the shard does not act on its state: groups that are served continue,
+// groups that etcd places on the shard are loaded, but no replica is created, moved or deleted (rule 9).
 
 const (
 	// SafeModeRetry is the time between two attempts to end a freeze.
 	SafeModeRetry = time.Second
-	rememberEvery = 5 * time.Second // time between two writes of the facts, while views require no action
+	rememberEvery = 5 * time.Second // time between two writes of the facts, as long as views require no action
 	surveyTime    = 5 * time.Second // time limit for one shard's response
 	reconcileTime = 10 * time.Second
 )
@@ -38,7 +38,7 @@ type memory struct {
 	newer bool // a newer program wrote the facts, so they are left unchanged
 }
 
-// recall reads the facts on the volume.
+// recall reads the facts about etcd that are stored on the volume.
 func (f *Watcher) recall() placement.Progress {
 	m := &f.seen
 	m.mu.Lock()
@@ -66,8 +66,8 @@ func markOf(f volume.Facts) placement.Mark {
 	}
 }
 
-// remember writes the newest revision of etcd that was seen to the volume. It is called before the shard acts on that
-// revision.
+// remember records on the volume the newest etcd revision that the shard has seen. It must be called before the shard
+// acts on that revision.
 func (f *Watcher) remember(view placement.View) error {
 	if view.Held() != "" {
 		return nil
@@ -97,8 +97,8 @@ func (f *Watcher) remember(view placement.View) error {
 	return err
 }
 
-// rememberLater calls remember at a limited rate, for views that require no action. Revisions that come from writes
-// about other shards are recorded less often, so that a quiet volume is rarely written to.
+// rememberLater calls remember for views that require no action, but only at a limited rate. A revision that results
+// from a write about another shard is recorded even less often, so that an idle volume is rarely written to.
 func (f *Watcher) rememberLater() {
 	view := f.Replicas.View()
 	f.seen.mu.Lock()
@@ -134,7 +134,7 @@ func (f *Watcher) freeze(ctx context.Context) error {
 	return f.Etcd.Freeze(ctx, "shard "+f.Replicas.Shard, told.SetBack)
 }
 
-// LeaveSafeMode ends each freeze, until ctx is done.
+// LeaveSafeMode ends every freeze that occurs until ctx is done.
 func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 	for backoff.Sleep(ctx, SafeModeRetry) {
 		if !f.Replicas.IsHeld() {
@@ -152,8 +152,8 @@ func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 	}
 }
 
-// leaveSafeMode asks all registered shards for the contents of their volumes, and corrects etcd accordingly. Only the
-// registered shard whose name sorts first performs this correction.
+// leaveSafeMode asks all registered shards for the contents of their volumes, and corrects the state in etcd
+// accordingly. Only one shard does this: the registered shard whose name sorts first.
 func (f *Watcher) leaveSafeMode(ctx context.Context) error {
 	told := f.Replicas.Newest()
 	if told.Freeze == nil || !isFirst(told, f.Replicas.Shard) {

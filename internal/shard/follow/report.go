@@ -26,8 +26,8 @@ func (f *Watcher) create(ctx context.Context, state placement.Group) error {
 	return f.announce(ctx, state)
 }
 
-// announce reports to etcd that this shard has the group. This shard created the folder for exactly this group, as
-// the folder's UUID shows.
+// announce reports to etcd that this shard has a group that it has created. The folder's name is the group's UUID,
+// which shows that the folder was created for exactly this group.
 func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	r := f.Replicas.Find(state.UUID)
 	if r == nil {
@@ -50,8 +50,8 @@ func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// reportMissing reports to etcd that this shard's replicas of a replicated group are missing or incomplete, so that the
-// leader replaces them. These replicas never come back, because a Raft id is not reused.
+// reportMissing reports to etcd that this shard's replicas of a group with several copies are missing or incomplete.
+// The leader then replaces them. They never come back, because a Raft id is not reused.
 func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) error {
 	sound := uint64(0) // Raft id of a replica on this volume that was not given up; 0 if there is none
 	if r := f.Replicas.Find(state.UUID); r != nil {
@@ -74,9 +74,9 @@ func (f *Watcher) reportMissing(ctx context.Context, state placement.Group) erro
 }
 
 // reportPresent reports to etcd that a member is on this shard. etcd may lack the member's location because etcd was
-// rebuilt without this volume. It may also lack the member itself, because an older membership was written. Without the
-// report, the member's location would stay unknown, and the leader changes no membership until it knows the location of
-// all members. If the member has been removed in the meantime, the leader reports that with a later membership.
+// rebuilt without this volume. It may also lack the member itself, because an older membership was written to it. The
+// report is needed because the leader changes no membership until it knows the location of every member. If the
+// member has been removed in the meantime, the leader reports a later membership that shows this.
 func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) error {
 	r := f.Replicas.Find(state.UUID)
 	if r == nil {
@@ -100,8 +100,8 @@ func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) erro
 	return nil
 }
 
-// hasLeftNow reads the group's own key in etcd, and reports whether it confirms that this replica has left the group,
-// as Reconcile has concluded. An error means that etcd does not respond.
+// hasLeftNow reads the group's key from etcd again, and reports whether it confirms the conclusion of Reconcile that
+// this replica has left the group. An error means that etcd does not respond.
 func (f *Watcher) hasLeftNow(ctx context.Context, r *replicas.Replica) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
@@ -115,8 +115,8 @@ func (f *Watcher) hasLeftNow(ctx context.Context, r *replicas.Replica) (bool, er
 	return f.Replicas.HasLeft(r, view), nil
 }
 
-// adoptMembers takes over the groups that etcd assigns to another shard on this volume, if that shard is not
-// registered. It returns the changed view.
+// adoptMembers takes over the members that etcd places on this volume under the name of another shard, if that other
+// shard is not registered. It returns the changed view.
 func (f *Watcher) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
 	if !f.Adopt || view.Held() != "" {
 		return view, nil

@@ -37,10 +37,11 @@ type Options struct {
 	Problems *problems.List
 	Logger   *slog.Logger
 
-	// RememberQuiet is how often the revision of etcd is written to the volume if no change in etcd concerned this shard.
+	// RememberQuiet is the interval at which the revision of etcd is written to the volume as long as no change in etcd
+	// concerns this shard.
 	RememberQuiet time.Duration
-	// Adopt makes the shard take over groups that etcd assigns to another shard on this same volume, if that shard is not
-	// registered.
+	// Adopt makes the shard take over the members that etcd places on this shard's volume under the name of another
+	// shard. It takes them over only if that other shard is not registered.
 	Adopt bool
 }
 
@@ -88,9 +89,9 @@ type Watcher struct {
 // New creates a Watcher. It does nothing until Start is called.
 func New(opts Options) *Watcher { return &Watcher{Options: opts} }
 
-// Start receives the first view of etcd and decides about the replicas on the volume; Run carries out the decisions. If
-// etcd was rolled back, Start records that in etcd before it returns, so that no planner assigns groups to the shard
-// because of the older state. ctx bounds the start.
+// Start receives the first view of etcd, and decides about the replicas on the volume. Run carries out these
+// decisions later. If etcd was rolled back, Start records that in etcd before it returns, so that no planner assigns
+// groups to the shard on the basis of the older state. ctx bounds only the start.
 func (f *Watcher) Start(ctx context.Context) error {
 	f.views = f.Etcd.Follow(f.Replicas.Background, f.recall(), f.Replicas.Own())
 	select {
@@ -115,8 +116,8 @@ func (f *Watcher) Start(ctx context.Context) error {
 	}
 }
 
-// decide decides about all groups, connects this shard's peers, requests looks at changed groups, and returns the
-// remaining work.
+// decide makes the decisions about all groups, connects this shard to its peers, asks the Steerer to examine changed
+// groups, and returns the remaining work.
 func (f *Watcher) decide(view placement.View) replicas.Work {
 	todo := f.Replicas.Decide(view)
 	f.Actions.Connect(todo.Peers)
@@ -126,7 +127,7 @@ func (f *Watcher) decide(view placement.View) replicas.Work {
 	return todo
 }
 
-// If a view takes longer than viewCostMax to process, Run then pauses for at most viewPauseMax.
+// If it takes longer than viewCostMax to process a view, Run pauses afterwards, for at most viewPauseMax.
 const (
 	viewCostMax  = 10 * time.Millisecond
 	viewPauseMax = 100 * time.Millisecond
@@ -194,7 +195,7 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 		left, err := f.hasLeftNow(ctx, r)
 		if err == nil && !left {
 			f.Problems.Note("leaving group "+name, nil)
-			unfinished = true // the next view decides
+			unfinished = true // the next view decides what to do
 			continue
 		}
 		if err == nil {

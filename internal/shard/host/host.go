@@ -1,6 +1,6 @@
-// Package host runs a shard's process, whether the shard serves or not. It checks whose volume is mounted, and whether
-// the volume may be served. If not, it reports the reason. It also runs the gRPC and HTTP servers, which respond for
-// the whole lifetime of the process.
+// Package host runs the process of a shard, even while the shard cannot serve. It checks whose volume is mounted, and
+// whether the volume may be served. If it may not, the host reports the reason. The host also runs the gRPC and HTTP
+// servers, which respond for the whole lifetime of the process.
 package host
 
 import (
@@ -48,7 +48,7 @@ type Shard interface {
 	Ready() error
 	// Superblock returns the volume's superblock as of its opening.
 	Superblock() volume.Superblock
-	// Problem records a problem for operators; a nil error removes it.
+	// Problem records a problem that operators should see. If err is nil, it removes the problem.
 	Problem(what string, err error)
 	// Superseded is closed when another process serves in the place of the shard. Successor then returns an error
 	// that names that process.
@@ -62,7 +62,7 @@ type Shard interface {
 
 // Options configures a Host. All fields but Registry are required.
 type Options struct {
-	Identity Identity // an empty Address stands for the address of the listener
+	Identity Identity // if Address is empty, the listener's address is used
 	Server   ServerOptions
 	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the reason.
 	// Without Stay, the Host stops with the error.
@@ -137,7 +137,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	return h, nil
 }
 
-// deaf reports the error because of which the server stopped accepting connections.
+// deaf reports the error that made the server stop accepting connections.
 func (h *Host) deaf(err error) {
 	if shard := h.serving(); shard != nil {
 		shard.Problem("serving gRPC", err)
@@ -159,7 +159,7 @@ func (h *Host) Stop(ctx context.Context) error {
 	h.cancel()
 	done := make(chan error, 1)
 	go func() { done <- h.end(ctx) }()
-	if h.serving() != nil { // only then may calls be in progress
+	if h.serving() != nil { // calls can be in progress only while a shard serves
 		select {
 		case err := <-done:
 			return err
@@ -216,8 +216,8 @@ func (h *Host) run() {
 			return
 		}
 		if errors.Is(held, errSuperseded) {
-			// Even if the other process falls silent later, this shard must not resume, because it would roll back
-			// writes that the other process has acknowledged.
+			// This shard must not resume even if the other process falls silent later. Otherwise it would roll back writes
+			// that the other process has acknowledged.
 			<-h.ctx.Done()
 			return
 		}
@@ -237,7 +237,7 @@ func (h *Host) setHeld(held *heldError) {
 }
 
 var (
-	// errEtcd marks errors that last until etcd responds and has the data that a shard needs.
+	// errEtcd marks errors that last until etcd responds and contains the data that a shard needs.
 	errEtcd = errors.New("etcd does not answer")
 	// errSuperseded marks the end of a shard because another process serves in its place.
 	errSuperseded = errors.New("another process took the place of this shard while it was silent")
@@ -265,7 +265,7 @@ func (h *Host) serve() *heldError {
 		}
 		return held
 	}
-	// From now on this process serves only this volume, even after the volume was lost.
+	// From now on, this process serves no other volume, even if it loses this one.
 	h.mu.Lock()
 	h.id.Wanted.Volume = shard.Superblock().Volume
 	h.shard, h.held = shard, nil
@@ -287,8 +287,8 @@ func (h *Host) takeOut(shard Shard, held *heldError) {
 	shard.Kill()
 }
 
-// store reads the store's metadata from etcd. It returns an error if the store is not the intended one, or if the
-// volume may not serve in it.
+// store reads the store's metadata from etcd. It returns an error if this is not the intended store, or if the volume
+// may not be served in this store.
 func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	ctx, cancel := context.WithTimeout(h.ctx, metaPatience)
 	defer cancel()
@@ -308,8 +308,8 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	case sb.Volume == uuid.Nil || sb.Store != meta.StoreUUID:
 		return nil // the volume is new, or Options.Start refuses it
 	}
-	// Options.Start makes this check again. The check may take a while, because it must find out whether another process
-	// is alive. The check is made before Start as well, because the host can respond to status requests meanwhile.
+	// Options.Start makes this check again. The check must find out whether another process is alive, so it may take a
+	// while. It is made here as well, because the host can respond to status requests while it waits here.
 	_, err = id.MayRegister(h.ctx, sb)
 	switch {
 	case err == nil, id.Renews(err):
@@ -320,14 +320,14 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	return etcdFails(err)
 }
 
-// waited is an error in etcd's content that an administrator must correct, by creating the store or repairing a key.
-// The host waits for the correction as it waits for an etcd that does not respond.
+// waited is an error about the data in etcd that an administrator must correct, by creating the store or by repairing
+// a key. The host waits for the correction in the same way as it waits for an etcd that does not respond.
 type waited struct{ error }
 
 func (w waited) Unwrap() error      { return w.error }
 func (waited) Is(target error) bool { return target == errEtcd }
 
-// etcdFails returns the error for an etcd without a usable response.
+// etcdFails returns the error for a request to which etcd gave no usable response.
 func etcdFails(err error) error {
 	if errors.Is(err, placement.ErrUnusable) {
 		return waited{err}
@@ -335,7 +335,8 @@ func etcdFails(err error) error {
 	return fmt.Errorf("%w: %w", errEtcd, err)
 }
 
-// guard waits until the shard must not continue, and returns the reason. It returns nil if the host is stopped.
+// guard watches over a shard that serves. It returns the reason when the shard must stop, or nil if the host is
+// stopped.
 func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	tick := time.NewTicker(h.opts.Times.Guard)
 	defer tick.Stop()
@@ -368,8 +369,8 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	}
 }
 
-// look compares the volume with its state when it was opened. If the disk does not respond at all, look reports a
-// problem and waits, because the disk may only be slow.
+// look compares the volume with its state at the time it was opened. If the disk does not respond at all, look
+// reports a problem and continues to wait, because the disk may only be slow.
 func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 	done := make(chan error, 1)
 	go func() { done <- id.stillSame(opened) }()

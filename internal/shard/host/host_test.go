@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAVolumeThatCannotBeLookedAtIsNamed checks that the message names the expected volume, whatever the reason for
-// which an inspection of the volume fails.
+// TestAVolumeThatCannotBeLookedAtIsNamed checks that the error of a failed inspection names the expected volume,
+// whatever made the inspection fail.
 func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

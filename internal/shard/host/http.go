@@ -90,8 +90,9 @@ func (h *Host) Handler() http.Handler {
 	})
 }
 
-// NewHandler returns a handler for people, probes and metrics. The paths are those of Host.Handler. status returns
-// the value that /status shows as JSON, and checks holds the checks other than /healthz, by path.
+// NewHandler returns a handler for people, probes and metrics. It serves the same paths as Host.Handler. The function
+// status returns the value that /status shows as JSON. The map checks contains the functions for the other probes, by
+// path; /healthz needs none.
 func NewHandler(registry prometheus.Registerer, logger *slog.Logger, status func() any,
 	checks map[string]func() error) http.Handler {
 	mux := http.NewServeMux()

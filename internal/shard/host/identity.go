@@ -47,7 +47,7 @@ type Identity struct {
 	Placement Registry
 }
 
-// Registry is the part of *registry.Store that a host needs; its methods are documented there.
+// Registry is the part of *registry.Store that a host needs. Package registry documents its methods.
 type Registry interface {
 	Meta(ctx context.Context) (placement.Meta, error)
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
@@ -165,9 +165,9 @@ func classify(err error) *heldError {
 	return &heldError{state: state, err: err}
 }
 
-// MayRegister asks etcd whether a volume may be registered once it is open, and which step of the volume is
-// registered now. It checks the folder's lock first, because a second process on the same folder is not a copy of the
-// volume.
+// MayRegister asks etcd whether a volume will be allowed to register after it has been opened. It also returns the
+// volume's step that is registered now. It first checks whether the folder is locked, because a second process on the
+// same folder is a different error than a copy of the volume.
 func (id *Identity) MayRegister(ctx context.Context, sb volume.Superblock) (registered placement.Step, err error) {
 	if err := volume.InUse(id.FS, id.Dir); err != nil {
 		return placement.Step{}, err

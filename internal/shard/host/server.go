@@ -51,7 +51,7 @@ type ServerOptions struct {
 	// Listener opens the listener from which the server accepts connections. If it is nil, the server opens a TCP
 	// socket by ListenConfig.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
-	// Extra are additional options of gRPC: credentials, traces, interceptors.
+	// Extra holds additional gRPC options, such as credentials, tracing and interceptors.
 	Extra []grpc.ServerOption
 }
 
@@ -67,7 +67,7 @@ type Server struct {
 	session  atomic.Pointer[session]
 }
 
-// Services are the services that handle calls while a volume is served.
+// Services holds the implementations that handle calls while a volume is served.
 type Services struct {
 	Calls   *serve.Server
 	Admin   serve.Admin
@@ -79,7 +79,8 @@ type Services struct {
 type session struct {
 	records, admin, peers, archive any
 	calls                          *serve.Server
-	// Each call holds a read lock of underWay. The end of the session locks underWay for writing, and never unlocks it.
+	// Each call in the session holds a read lock on underWay. When the session ends, underWay is locked for writing and
+	// never unlocked, so that no further call can begin.
 	underWay sync.RWMutex
 }
 
@@ -226,8 +227,8 @@ type service struct {
 	refuse func() error       // if not nil, its error is returned for every call in place of calling held
 }
 
-// register registers a service that picks the implementation for each call: the handlers of served in a session, and
-// otherwise those of waiting, which has the same methods.
+// register registers a service that selects the handlers separately for each call. During a session, it uses the
+// handlers of served. Otherwise it uses those of waiting, which must have the same methods.
 func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	d := *served
 	d.HandlerType = (*any)(nil)
@@ -255,8 +256,8 @@ func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	s.grpc.RegisterService(&d, to)
 }
 
-// refusing returns an interceptor for calls that arrive outside a session. If the service refuses such calls, it
-// replaces their handler by one that returns the error of refuse.
+// refusing returns the interceptor for calls that arrive while there is no session. If the service refuses such
+// calls, the returned interceptor passes on a handler that returns the error of refuse in place of the real one.
 func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	if to.refuse == nil {
 		return interceptor
@@ -276,8 +277,8 @@ func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grp
 	return handler(ctx, req)
 }
 
-// stream is the outermost interceptor of streams. It picks the implementation. For unary calls, the handler has already
-// picked it.
+// stream is the outermost interceptor of streams. It selects the implementation that handles the stream. For unary
+// calls, the handler has already done that.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	to, ok := srv.(*service)
