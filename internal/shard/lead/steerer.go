@@ -33,15 +33,15 @@ const (
 	steerAtOnce     = 16
 	changeTime      = 10 * time.Second // timeout of one membership change
 	etcdTime        = 5 * time.Second
-	stepsAtOnce     = 32 // steps of one group before other groups have their turn
+	stepsAtOnce     = 32 // maximum number of steps in one group before other groups get their turn
 	handOverTime    = 3 * time.Second
 	handOverWait    = 50 * time.Millisecond // pause between two attempts to transfer the leaderships of all groups
 	leaveSilentWait = time.Second           // pause between two checks of the volume, and between two transfers
-	// leadRest is how long a new leader keeps the leadership even if the target wants another leader. The wanted leader
-	// may be the previous one, which is still registered but about to stop.
+	// leadRest is how long a new leader keeps the leadership even if the target prefers another leader. The preferred
+	// leader may be the previous one, which is about to stop but still registered.
 	leadRest = 5 * time.Second
-	// groupsMovingMax is how many groups led by this shard may get copies on other shards at a time. It leaves most
-	// of the disk and the network to calls.
+	// groupsMovingMax is how many groups led by this shard may get copies on other shards at the same time. The limit
+	// leaves most of the disk and network capacity to calls.
 	groupsMovingMax = 4
 )
 
@@ -62,7 +62,7 @@ type Options struct {
 	IsSilent func(shard string) bool
 	// MustNotLead reports whether a peer has asked not to lead groups, because of its disk.
 	MustNotLead func(shard string) bool
-	// Withdraw takes a replica out of service that lacks entries on which its leader relies.
+	// Withdraw takes out of service a replica that lacks entries on which its leader relies.
 	Withdraw func(ctx context.Context, sv *replicas.Served, why error)
 	// WriteReplicaFile records which replica is in a group's folder.
 	WriteReplicaFile func(group uuid.UUID, raftID uint64) error
@@ -82,8 +82,9 @@ type Steerer struct {
 // New creates a Steerer. It does nothing until Run is called.
 func New(opts Options) *Steerer { return &Steerer{opts, newSteering()} }
 
-// Run looks at groups until ctx is done. Other code requests a look (Replica.AskLook) when the leader or the membership
-// of a group, the view of etcd or the peers have changed. Run looks repeatedly at a group with an unfinished change.
+// Run examines groups until ctx is done. Other code calls Replica.AskLook to request this when a group's leader or
+// membership, the view of etcd, or the peers have changed. As long as a group's change is unfinished, Run examines
+// the group again and again.
 func (q *Steerer) Run(ctx context.Context) {
 	var looks errgroup.Group
 	looks.SetLimit(steerAtOnce)
@@ -113,7 +114,7 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 	for range stepsAtOnce {
 		sv := g.Served()
 		if sv == nil && q.Replicas.Find(g.UUID) == nil {
-			q.forget(g) // only now, because a look that overlaps with the removal would record the group again
+			q.forget(g) // a look that was running when the replica was removed may have recorded the group again
 		}
 		if sv == nil || ctx.Err() != nil {
 			return false
@@ -125,7 +126,7 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 		}
 		if !status.Leader {
 			q.moved(g)
-			return status.LeaderID == sv.RaftID // this replica was elected, but has not applied an entry of its own term yet
+			return status.LeaderID == sv.RaftID // this replica was elected, but has not yet applied an entry of its own term
 		}
 		if q.Replicas.IsHeld() {
 			return true
@@ -204,7 +205,7 @@ func (q *Steerer) step(
 	}
 	if namesAll(state.Members, m.Conf) && (state.Leader != q.Replicas.Shard || state.Term < m.Term ||
 		state.ConfIndex < m.ConfIndex) {
-		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader in etcd
+		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls can then find the leader in etcd
 	}
 	in := move.State{
 		Self: sv.RaftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
@@ -218,7 +219,7 @@ func (q *Steerer) step(
 	in.Known = slices.Collect(maps.Values(places))
 	in.Shards = shardsOf(state, in.Known)
 	if knownVoters(m.Conf, state.Members) >= q.Replicas.Meta().Copies && !q.mayMove(g, groupsMovingMax) {
-		in.LearnersMax = 0 // a group that lacks copies does not wait for others
+		in.LearnersMax = 0 // only a group that has all its copies must wait until other moves have finished
 	}
 	a := move.Decide(in)
 	if a.Kind == move.Nothing {
@@ -226,7 +227,7 @@ func (q *Steerer) step(
 			q.moved(g)
 		}
 		if a.Done && (state.Target[0] == q.Replicas.Shard || q.IsSilent(state.Target[0])) {
-			return stepDone, nil // the next look begins when the designated leader responds again
+			return stepDone, nil // the group is examined again when the designated leader responds again
 		}
 		// The group waits, perhaps only for the designated leader.
 		q.Logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
@@ -258,15 +259,16 @@ func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 	return n
 }
 
-// reportTime is how long the leader waits for a newly registered target shard to report a member whose location etcd
-// has lost.
+// reportTime is how long a leader waits after a target shard has registered. In that time, the shard may report that
+// it has a member whose location is missing in etcd.
 const reportTime = 3 * time.Second
 
-// mayStillReport reports whether a member whose location etcd has lost may still be found. Such a member must not be
-// removed or replaced, because the group would lose an existing copy, and a group of three could then not survive the
-// loss of another copy. A lost member may still be found while no registered shard could take its place, and until a
-// newly registered shard had time to report its replicas. If comes is set, because a new member is about to be added,
-// any lost member counts; otherwise only the member with the given id counts.
+// mayStillReport reports whether a shard may still report a member whose location is missing in etcd. As long as this
+// is possible, the member must not be removed or replaced, because the group would lose an existing copy, and a group
+// of three could then not survive the loss of another one. It is possible as long as no registered shard could take
+// the member's place, and until a newly registered shard has had time to report its replicas. If comes is set,
+// because a new member is about to be added, the function considers every member without a location. Otherwise it
+// considers only the member with the given id.
 func mayStillReport(g *memory, state replicas.Group, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // the target is complete without the member
@@ -329,8 +331,8 @@ func (q *Steerer) storeAsLeader(
 	return nil
 }
 
-// HoldEnded keeps the group from being resumed until the function release is called, so that a deletion can complete
-// after the group has ended. It returns false if a deletion or a resumption of the group is in progress.
+// HoldEnded keeps an ended group from being resumed until the function release is called, so that a deletion of the
+// group can complete. It returns false if a deletion or a resumption of the group is already in progress.
 func (q *Steerer) HoldEnded(g *replicas.Replica) (release func(), ok bool) {
 	held := &q.memoryOf(g).held
 	return func() { held.Store(false) }, held.CompareAndSwap(false, true)
@@ -399,9 +401,9 @@ func (q *Steerer) HandOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries to transfer the leadership of each group once. It returns three numbers of groups: took counts
-// the groups that this shard no longer leads, kept those that it still leads, and open those among kept that another
-// shard could lead.
+// handOverAll tries once to transfer the leadership of each group. It returns three numbers: took counts the groups
+// that this shard no longer leads, kept counts those that it still leads, and open counts those among kept that
+// another shard could lead.
 func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, open, kept int) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(r.ByUUID), 4*steerAtOnce, func(g *replicas.Replica) {

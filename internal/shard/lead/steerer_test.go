@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// written is a stand-in for etcd that counts the leaders' writes.
+// written stands in for etcd, and counts how often a leader writes to it.
 type written int
 
 func (w *written) PutGroupAsLeader(_ context.Context, g placement.Group) (placement.Group, error) {
@@ -75,8 +75,8 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 	}
 }
 
-// If a new replica of a group replaces the old one on the same volume, the Steerer keeps no entry for the old
-// replica, and the group does not keep its place among the groups that get copies on other shards.
+// When a new replica of a group replaces the old one on the same volume, the Steerer must keep no entry for the old
+// replica. The group must also lose the old replica's place among the groups that get copies on other shards.
 func TestAReplacedReplicaKeepsNoPlace(t *testing.T) {
 	q := lone(nil)
 	id := uuid.New()
@@ -94,8 +94,8 @@ func TestAReplacedReplicaKeepsNoPlace(t *testing.T) {
 	}
 }
 
-// A look is still running when its replica leaves the group, and afterwards reserves a place for a move. The other
-// groups must not lose that place.
+// While a group is being examined, its replica leaves the group. The look that is still running then reserves a place
+// for a move. The place must be released, so that other groups can use it.
 func TestAGroupThatLeavesDuringALookIsForgotten(t *testing.T) {
 	q := lone(nil)
 	g := q.Replicas.Add(uuid.New(), replicas.State{})
@@ -117,8 +117,8 @@ func TestAGroupThatLeavesDuringALookIsForgotten(t *testing.T) {
 	}
 }
 
-// The target of a group changes back before the group gets its copy. The next look finds nothing to do, and frees the
-// place of the move.
+// A group waits for a new copy, but then its target changes back. The next look finds nothing to do, and must release
+// the place that the group had reserved for the move.
 func TestAFinishedLookReturnsThePlaceOfAMove(t *testing.T) {
 	q := lone(nil)
 	first, second := q.Replicas.Add(uuid.New(), replicas.State{}), q.Replicas.Add(uuid.New(), replicas.State{})
@@ -135,7 +135,8 @@ func TestAFinishedLookReturnsThePlaceOfAMove(t *testing.T) {
 	}
 }
 
-// A look that is requested during another look follows it, and an unfinished group is looked at again.
+// A look that is requested while another look is running takes place after it, and an unfinished group is looked at
+// again.
 func TestLooksFollow(t *testing.T) {
 	q := lone(nil)
 	g := q.Replicas.Add(uuid.New(), replicas.State{})
@@ -162,8 +163,8 @@ func TestLooksFollow(t *testing.T) {
 	}
 }
 
-// Even if the other members already have a leader, a returning shard keeps its member, because the leader waits for
-// its report.
+// When a shard returns after its member's location was lost in etcd, it keeps that member even if the other members
+// have a leader. The leader waits for the shard's report before it replaces the member.
 func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 	lost := placement.Member{RaftID: 5}
 	state := replicas.Group{
@@ -176,7 +177,7 @@ func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		since time.Time
-		come  string // another shard that registers
+		come  string // if not empty, name of another shard that registers now
 		id    uint64
 		wait  bool
 	}{

@@ -10,8 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// steering records which groups the Steerer is looking at, and the facts that it keeps about groups between two
-// looks.
+// steering records which groups the Steerer is examining, and what it must remember about groups between two looks.
 type steering struct {
 	list  sync.Mutex                 // guards the fields below
 	busy  map[*replicas.Replica]bool // replicas with a look in progress; true: another look was requested meanwhile
@@ -21,21 +20,21 @@ type steering struct {
 	known map[uuid.UUID]*memory
 }
 
-// memory holds the facts that the Steerer keeps about a group. Only the look at the group uses it, except for held.
+// memory holds what the Steerer must remember about a group. Except for held, only the look at the group uses it.
 type memory struct {
 	held      atomic.Bool // see HoldEnded
 	changedAt time.Time   // time of the last membership change that this shard requested
 	term      uint64      // term in which this shard last led the group
 	since     time.Time   // time when term was first seen
-	// come lists the target shards that are registered and hold no member, with their volumes, as the leader last saw
-	// them.
+	// come lists the target shards that are registered but hold no member, with their volumes. The leader compares it
+	// with the current ones at each look.
 	come      []string
 	comeSince time.Time // time when come was first seen
 }
 
 // steerWait describes the pause until the next look at an unfinished group.
 type steerWait struct {
-	looks int // looks since the last step that left the group unfinished
+	looks int // number of looks since the last step
 	timer *time.Timer
 }
 

@@ -30,7 +30,7 @@ import (
 
 // The device is measured only if loading takes long enough. The measurement itself must be short.
 const (
-	measureShare    = 64 // one in measureShare of the bytes to load is read for the measurement
+	measureShare    = 64 // 1/measureShare of the bytes to load is read for the measurement
 	measureBytesMin = 8 << 20
 	measureBytesMax = 256 << 20
 )
@@ -95,7 +95,7 @@ func (l *Loader) Run(ctx context.Context) {
 
 	atOnce := groupsLoadingMax
 	if l.Disk.Rotational {
-		atOnce = min(atOnce, 2) // the disk reads one group while the index of the other one is built
+		atOnce = min(atOnce, 2) // while the disk reads one group, the index of another is built
 	}
 	parallel.Each(slices.Values(groups), atOnce, func(g *replicas.Replica) { l.loadOne(ctx, g, durable) })
 	l.mu.Lock()
@@ -186,9 +186,9 @@ func (l *Loader) measureDevice() {
 	l.mu.Unlock()
 }
 
-// syncVolume makes everything on the volume durable, with one sync of its file system when the first group needs it.
-// Syncing one file takes a device about as long as syncing all files. syncVolume is correct only for the first load,
-// because before that load this process has synced everything that it wrote.
+// syncVolume makes everything on the volume durable, by syncing the whole file system once, when the first group
+// needs it. A device takes about as long to sync one file as to sync all of them. This is correct only for the first
+// load, because this process has synced everything that it wrote before that load.
 func (l *Loader) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := l.Disk.Log.FS.SyncAll(l.Disk.Dir())
@@ -267,7 +267,7 @@ func (l *Loader) Status() *recordv1.Load {
 		st.BytesDone += bytes
 		switch {
 		case phase.Broken():
-			st.GroupsFailed++ // a failed group reads no further bytes
+			st.GroupsFailed++ // the rest of a failed group will not be read, so it does not count
 		case outcome == group.Damaged:
 			st.GroupsDamaged++
 			fallthrough

@@ -46,7 +46,7 @@ func (l *Loader) serve(g *replicas.Replica, log *group.Log, plan *group.Plan) er
 // AcceptLoss declares a group's damaged data lost. The group's indexes jump ahead, so its node must restart. Calls that
 // arrive during the restart fail with GROUP_LOADING.
 func (l *Loader) AcceptLoss(ctx context.Context, g *replicas.Replica) ([]format.Damage, error) {
-	sv := g.TakeOut(nil) // TakeOut waits for other changes of the replica
+	sv := g.TakeOut(nil) // waits until other changes of the replica have finished
 	if sv == nil {
 		return nil, answer.Stopping()
 	}

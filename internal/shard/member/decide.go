@@ -30,13 +30,13 @@ type View struct {
 	Target    []string
 	EpochBase uint64 // the group's revision plus EpochBase is an epoch
 
-	SetBack   bool // etcd was rolled back, so nothing is created, moved or deleted because of it (rule 9)
+	SetBack   bool // etcd was rolled back, so its state must not make a shard create, move or delete anything (rule 9)
 	LoadBegun bool // the first load after the start has begun
 	// Retired holds the Raft ids that were begun on this volume before, or may have been. A replica with such an id
 	// may have acknowledged entries or voted, so no new replica gets the id (rule 7).
 	Retired map[uint64]bool
 
-	Off rules.Off // rules that a test switches off
+	Off rules.Off // rules that are switched off for a test
 }
 
 // Replica holds the facts about a group's replica on the volume.
@@ -56,8 +56,8 @@ type Replica struct {
 
 	// The following fields record what this shard reported to etcd. A later view does not change them.
 
-	NeverReported bool   // this process made the replica for a new group, and etcd never listed it: it never served
-	Confirmed     uint64 // epoch at which this process reported to etcd that it has the group; 0 if never
+	NeverReported bool   // created by this process for a new group, but never listed by etcd, so it never served
+	Confirmed     uint64 // epoch at which this process last reported to etcd that it has the group; 0 if it never did
 
 	// The following activities may run in any phase that has files.
 
@@ -65,8 +65,8 @@ type Replica struct {
 	Serves   bool // a node serves calls for the replica
 
 	KnownIndex uint64 // index of the newest membership in the replica's log or manifest
-	// InConf reports whether that membership names the replica. It is set only if that membership is later than
-	// etcd's, and etcd's does not name the replica.
+	// InConf reports whether that newest membership includes the replica. It is set only if that membership is later
+	// than the one in etcd, and the one in etcd does not include the replica.
 	InConf bool
 }
 
@@ -81,10 +81,10 @@ const (
 	Reinstall          // install the replica in place, or give it up
 	Create             // create the group on this shard
 	Announce           // report to etcd that this shard has the group, which it created
-	MakeFolder         // make the folder of a learner that must join
+	MakeFolder         // create the folder for a learner that must join
 	ReportPresent      // report to etcd that this shard has a member whose location etcd lacks
 	ReportMissing      // report to etcd that a member on this shard is missing or incomplete
-	MarkLost           // record that a member on this shard is missing, and that no other copy replaces it
+	MarkLost           // record that the data of a member on this shard is missing, and that no other copy can replace it
 	Keep               // keep the replica's files, and do not serve it
 	EndFetch           // end the install in progress, and decide again
 	Trash              // take the replica out of service, and move its files to the trash
@@ -107,20 +107,20 @@ type Action struct {
 	Kind Kind
 	// Standing is the new standing of the replica.
 	Standing Standing
-	// Named means that etcd lists the replica at this shard, and that etcd was not set back.
+	// Named means that etcd lists the replica at this shard and was not rolled back.
 	Named bool
 }
 
 // Decide returns the action for a group. r is nil if the group has no folder on the volume.
 //
-//   - A replica that etcd names on this volume continues. A replica made elsewhere, or with files of another group,
-//     never runs.
-//   - A replica that is a member according to its own, later membership reports that to etcd.
-//   - A replica that etcd does not name leaves only if a leader wrote a membership that is not older than its own.
+//   - A replica that etcd lists on this volume continues. A replica that was created elsewhere, or that has files of
+//     another group, never runs.
+//   - If a replica's own membership is later than the one in etcd and includes the replica, it reports that to etcd.
+//   - A replica that etcd does not list leaves only if a leader wrote a membership that is not older than its own.
 //   - A member without its data is never served as if it were empty: another copy replaces it, or it is lost.
-//   - A replica that etcd places on another shard, or does not know, is kept and not served.
-//   - A replica of a deleted group leaves, as its leader has proved that the group is empty. Files that may belong to
-//     another group are kept.
+//   - A replica that etcd places on another shard, or does not know, is kept but not served.
+//   - A replica of a deleted group leaves, because its leader has proved that the group is empty. Files that may
+//     belong to another group are kept.
 func Decide(v *View, r *Replica) Action {
 	here := v.here()
 	switch {
@@ -191,8 +191,8 @@ func (v *View) goOn(r *Replica) Action {
 	return Action{}
 }
 
-// withoutData decides about a group whose data is not on the volume. The argument here lists the members that etcd
-// places on the volume.
+// withoutData decides about a group whose data is missing on the volume. The parameter here lists the members that
+// etcd places on this volume.
 func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	switch {
 	case isLearner(here) && v.LoadBegun && !v.Retired[here[0].RaftID]:
@@ -233,7 +233,7 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 		return stay(r) // the view is older than this shard's last write to etcd, so the group continues to serve
 	case len(v.Group.Members) == 0 && len(v.Target) > 0 && v.Target[0] == v.Shard:
 		if r == nil || r.Unreadable {
-			// A crash during creation leaves a folder without a manifest. To create the group again removes it.
+			// A crash during an earlier creation may have left a folder without a manifest. Create removes such a folder.
 			return does(Create, r)
 		}
 		return Action{Kind: Announce, Standing: Standing{Reason: Unconfirmed}}
@@ -249,7 +249,7 @@ func keep(why Standing) Action { return Action{Kind: Keep, Standing: why} }
 // stay creates an Action for a replica that is left as it is.
 func stay(r *Replica) Action { return does(Nothing, r) }
 
-// does creates an Action that keeps a replica's standing, if there is one.
+// does creates an Action of the given kind. If there is a replica, its standing remains unchanged.
 func does(kind Kind, r *Replica) Action {
 	a := Action{Kind: kind}
 	if r != nil {

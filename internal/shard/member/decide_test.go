@@ -17,7 +17,8 @@ type situation struct {
 	name    string
 	view    func(v *View)
 	replica func(r *Replica)
-	// want lists the kinds of the actions: without a folder, and then for a replica in each phase, in order.
+	// want lists the kinds of the expected actions. The first is for a group without a folder, and the others are for a
+	// replica in each of the phases, in order.
 	want string
 }
 
@@ -211,7 +212,8 @@ func TestDecideSetsTheStanding(t *testing.T) {
 	}
 }
 
-// Decide returns one action for each view and each replica of a small world, and no action breaks the rules.
+// The test generates all combinations of a view and a replica in a small model. Decide must return an action for each
+// of them, and no action may break a rule.
 func TestEveryDecisionKeepsTheRules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("millions of decisions")

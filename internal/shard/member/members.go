@@ -35,8 +35,8 @@ func Names(group placement.Group, raftID uint64) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool { return m.RaftID == raftID })
 }
 
-// EtcdIsBehind reports whether etcd does not name the replica even if a later membership in the replica's log includes
-// it.
+// EtcdIsBehind reports whether the membership in etcd wrongly lacks a replica, because a later membership in the
+// replica's log includes it.
 func EtcdIsBehind(group placement.Group, r *Replica) bool {
 	return len(group.Members) > 0 && !Names(group, r.RaftID) && r.KnownIndex > group.ConfIndex && r.InConf
 }
@@ -52,7 +52,7 @@ func (v *View) Left(r *Replica) bool {
 	case r.isOneOf(here), !r.Foreign && Names(v.Group, r.RaftID):
 		return false
 	case r.Phase == Joining:
-		return true // a replica that is still joining has no complete copy
+		return true // a replica that is still joining does not have a complete copy yet
 	case r.Standing.Reason == Unconfirmed && (!r.NeverReported || !isLearner(here)):
 		return false
 	}
@@ -72,7 +72,7 @@ func isLearner(here []placement.Member) bool {
 	return len(here) == 1 && here[0].Role == placement.Learner
 }
 
-// isOneOf reports whether the folder belongs to one of these members.
+// isOneOf reports whether the replica's folder belongs to one of the given members.
 func (r *Replica) isOneOf(members []placement.Member) bool {
 	return slices.ContainsFunc(members, func(m placement.Member) bool { return r.RaftID == 0 || m.RaftID == r.RaftID })
 }
@@ -84,17 +84,18 @@ func (r *Replica) isRemnant(here []placement.Member) bool {
 	return r.Unreadable && r.RaftID == 0 && isLearner(here)
 }
 
-// isOwn reports whether no file in the folder may belong to another group.
+// isOwn reports whether all files in the folder are certain to belong to this group.
 func (r *Replica) isOwn() bool { return !r.Foreign && r.Exchanged == "" && (!r.Unreadable || r.Empty) }
 
-// isLookedFor reports whether etcd names the replica as a member without knowing its location.
+// isLookedFor reports whether etcd lists the replica as a member, but does not know where it is.
 func (r *Replica) isLookedFor(group placement.Group) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool {
 		return m.RaftID == r.RaftID && m.Shard == ""
 	})
 }
 
-// away returns the reason why a replica is a stray even if its group has a member on this shard, on a different volume.
+// away returns the reason why a replica is a stray although its group has a member on this shard. That member is on a
+// different volume.
 func (r *Replica) away(group placement.Group) Reason {
 	if slices.ContainsFunc(group.Members, func(m placement.Member) bool {
 		return m.RaftID == r.RaftID && m.VolumeUUID == uuid.Nil

@@ -57,13 +57,13 @@ func (e Event) String() string {
 	}[e]
 }
 
-// transitions holds all legal transitions. A load runs without the lock under which decisions are made, so it may
-// finish after the replica was set aside or was found to lack entries. The decision that was made meanwhile then
-// remains in force.
+// transitions holds all legal transitions. A load does not hold the lock under which decisions are made, so a replica
+// may be set aside, or may be found to lack entries, while it is being loaded. When the load then finishes, that
+// decision remains in force.
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
 		LoadBegins: Loading, SetAside: Pending, Forgot: MissingEntries,
-		// An earlier load causes these events when it finishes.
+		// These events come from an earlier load that has just finished.
 		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: DamagedTail,
 	},
 	Joining: {Installed: Loading},
@@ -79,7 +79,7 @@ var transitions = map[Phase]map[Event]Phase{
 // After returns the phase after the event e in phase p. It returns p and false if e cannot happen in phase p.
 func (p Phase) After(e Event) (Phase, bool) {
 	if p == Lost || e == Missing {
-		return Lost, true // a replica stays lost until another one is begun in its place
+		return Lost, true // a lost replica remains lost until a new one replaces it
 	}
 	next, legal := transitions[p][e]
 	if !legal {

@@ -29,8 +29,8 @@ type Standing struct {
 // Stray reports whether the replica has no route, because etcd does not list it at this shard.
 func (s Standing) Stray() bool { return s.Reason != Ours }
 
-// Apart reports whether the replica is shown as a stray, and not as one of the shard's groups. A replica that was just
-// created is shown as a group.
+// Apart reports whether the replica is shown separately as a stray rather than as one of the shard's groups. A
+// replica that was just created is shown as a group, although etcd does not list it yet.
 func (s Standing) Apart() bool { return s.Reason != Ours && s.Reason != Unconfirmed }
 
 // String returns a description of the reason for users, or an empty string if there is no reason.

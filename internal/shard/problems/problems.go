@@ -42,7 +42,7 @@ func (p *List) Note(what string, err error) {
 	p.now[what] = err
 }
 
-// Forget removes the problems for which the function over returns true.
+// Forget removes the problems whose subjects make the function over return true.
 func (p *List) Forget(over func(what string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

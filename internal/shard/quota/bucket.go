@@ -2,21 +2,21 @@ package quota
 
 import "time"
 
-// bucket is a token bucket: it admits a certain amount per second, and bursts of half a second. Unlike rate.Limiter,
-// it may go into debt: an amount larger than its capacity is admitted, and later callers wait until the debt is paid.
-// It is not safe for concurrent use.
+// bucket is a token bucket: it admits a certain amount per second, with bursts of up to half a second. Unlike
+// rate.Limiter, it may go into debt. An amount larger than its capacity is admitted, and later callers wait until the
+// debt is paid. It is not safe for concurrent use.
 type bucket struct {
 	rate   float64 // amount per second; 0 means no limit
 	holds  float64 // largest amount in the bucket
-	left   float64 // negative: the bucket is in debt
+	left   float64 // amount in the bucket; if negative, the bucket is in debt
 	filled time.Time
 }
 
 // burst is how long a bucket takes to fill.
 const burst = 500 * time.Millisecond
 
-// set sets the rate. The argument least is the minimum capacity. A debt remains. The first call of set fills the
-// bucket.
+// set sets the rate. The capacity is never less than least. The first call fills the bucket, and later calls keep its
+// content, even if that is a debt.
 func (b *bucket) set(now time.Time, rate, least float64) {
 	first := b.rate == 0
 	b.fill(now)

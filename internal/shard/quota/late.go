@@ -39,10 +39,11 @@ type late struct {
 	mean   float64   // moving average of the bytes that a call moves
 }
 
-// Begin begins a call. If it returns nil, the caller must call End. If a quota is exceeded, Begin refuses the call
-// immediately. If the tenant is refused more often than its rate, the call instead waits for its turn, and Begin then
-// checks the quotas again. The call waits at most half a second, or half of the time until the deadline of ctx. holds
-// is the number of bytes of memory that the call has taken. Begin returns *Exceeded, ErrStopping, or ctx's error.
+// Begin begins a call. If it returns nil, the caller must call End. If a quota is exceeded, Begin normally refuses
+// the call immediately. A tenant that is refused more often than its rate is slowed down instead: the call waits for
+// its turn, and Begin then checks the quotas again. The wait lasts at most half a second, and at most half of the
+// time until ctx's deadline. The argument holds is the number of bytes of memory that the waiting call occupies.
+// Begin returns *Exceeded, ErrStopping, or ctx's error.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
 	t.mu.Lock()
@@ -79,8 +80,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	return t.refuseCall(quota, t.turn(now, quota, needs))
 }
 
-// turn assigns a turn to a call that is blocked by a quota, and returns the delay until then. The turn comes after
-// those that were assigned before. The argument needs is the delay that the quota itself requires. Called with mu
+// turn assigns a turn to a call that a quota blocks, and returns the time until then. A turn always comes after all
+// turns that were assigned earlier. The argument needs is the delay that the quota itself requires. Called with mu
 // held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)

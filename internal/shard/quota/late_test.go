@@ -36,7 +36,7 @@ func TestCallersAreInformedOneAfterAnother(t *testing.T) {
 					a.Moved(100)
 				}
 			}
-			// One refusal has already ended the loop above.
+			// The loop above has ended with a refusal, so further calls are refused, too.
 			before := exceeded(t, begin(a), c.quota, true).RetryAfter
 			for n := range 10 {
 				now := exceeded(t, begin(a), c.quota, true).RetryAfter
@@ -67,8 +67,8 @@ func TestTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// Callers that wait for the time that they were given are never delayed, and are refused hardly more often than they
-// are admitted.
+// Callers that wait as long as they are told are never delayed in addition, and are refused hardly more often than
+// they are admitted.
 func TestCallersThatObeyAreNotKept(t *testing.T) {
 	const limit, callers, seconds = 200, 64, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -94,7 +94,8 @@ func TestCallersThatObeyAreNotKept(t *testing.T) {
 			refused++
 			wait = exceeded(t, err, access.CallsPerSecond, true).RetryAfter
 		}
-		next[who] = p.clock.Now().Add(wait + wait*time.Duration(refused%8)/16) // up to half of the wait is added
+		// Like the Go client, a caller waits up to half as long again as it was told.
+		next[who] = p.clock.Now().Add(wait + wait*time.Duration(refused%8)/16)
 	}
 	if n := a.Usage().Waited[access.CallsPerSecond]; n > 0 {
 		t.Errorf("%d calls of callers that obey were kept", n)
@@ -111,7 +112,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// A loop that retries immediately gets responses about as often as its rate allows, and not more often.
+// A loop that retries immediately gets about as many responses as its rate allows, because its calls are delayed.
 func TestALoopThatNeverWaitsIsAnsweredLate(t *testing.T) {
 	const limit, seconds = 100, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")

@@ -8,9 +8,10 @@ import (
 	"slices"
 )
 
-// Ledger records how much each shard stores for a tenant, and how much more it may store until it reads the ledger
-// again. The sum of both over all shards is within the tenant's quotas, with two exceptions: the quotas were lowered,
-// or groups have just moved to a new leader and are still in the share of the previous one.
+// Ledger records for each shard how much it stores for a tenant, and how much more it may store until it reads the
+// ledger again. The sum of all these amounts is within the tenant's quotas, with two exceptions: after the quotas
+// were lowered, and just after groups have moved to a new leader, while they are still in the previous leader's
+// share.
 type Ledger struct {
 	Shards map[string]Share `json:"shards"`
 }
@@ -20,7 +21,7 @@ type Share struct {
 	Groups int64  `json:"groups"` // groups that the shard leads
 	Used   Amount `json:"used,omitzero"`
 	Slack  Amount `json:"slack,omitzero"` // how much the shard may store in addition to Used
-	Want   Amount `json:"want,omitzero"`  // needed by a waiting write, while other shards have it as slack
+	Want   Amount `json:"want,omitzero"`  // amount that a waiting write needs while other shards have it as slack
 }
 
 func (s Share) top() Amount { return s.Used.plus(s.Slack) }
@@ -66,13 +67,13 @@ type facts struct {
 	all    int64    // number of the tenant's groups
 	used   Amount   // amount stored by the groups that the shard leads
 	want   Amount   // the largest amount that a waiting write needs
-	left   Amount   // the rest of the shard's slack
+	left   Amount   // part of the shard's slack that is not used yet
 	limits Amount   // limits of the tenant; 0 means no limit
 	gone   []string // shards of the ledger that are not registered
 	aged   bool     // the shard wrote its share long ago
 	odd    bool     // a part of the ledger could not be read
-	// patient means that some groups are in no share yet, but may soon be in one. Until then the shard takes no
-	// slack, because these groups may store any amount.
+	// patient means that some groups are not in any share yet, but may soon be in one. Until then, the shard takes no
+	// slack, because it is unknown how much these groups store.
 	patient bool
 }
 
@@ -81,7 +82,7 @@ type outlook struct {
 	share Share    // share to write to the ledger
 	gone  []string // shards to remove from the ledger
 	total Amount   // amount stored by all shards
-	// inFlight is the part of total that may be counted twice, as in progress and as stored.
+	// inFlight is the part of total that may be counted twice: as writes in progress and as stored data.
 	inFlight Amount
 	settled  bool // each group is in exactly one share
 }
@@ -101,8 +102,8 @@ func (l Ledger) look(f facts) outlook {
 		}
 	}
 	old := l.Shards[f.shard]
-	// Groups of a lost shard, and groups that this shard led before, remain in the old shares until their new leaders
-	// report them. Otherwise their storage would look like free quota.
+	// The groups of a lost shard, and the groups that this shard led before, remain in the old shares until their new
+	// leaders report them. Otherwise the space that they use would look like free quota.
 	if known := sum(others.Groups, f.groups); known < f.all {
 		if len(out.gone) > 0 {
 			others.add(lost)
@@ -131,8 +132,8 @@ func (l Ledger) look(f facts) outlook {
 		case of(others.Want) > 0:
 			return of(f.want)
 		}
-		// Each shard takes half of the slack that the other shards leave. In the end all shards have the same slack, and the
-		// same amount remains free.
+		// Each shard takes half of the free quota that the other shards leave. In the end, all shards have the same amount
+		// of slack, and the same amount remains free.
 		return max(free/2, min(free, of(f.want)))
 	})
 	out.share.Want = each(func(of func(Amount) int64) int64 {
@@ -149,14 +150,15 @@ func (s *Share) add(other Share) {
 	s.Used, s.Slack, s.Want = s.Used.plus(other.Used), s.Slack.plus(other.Slack), s.Want.plus(other.Want)
 }
 
-// reportShare is a divisor: if the last report is recent, the amount that a shard stores is reported only after it has
+// reportShare is a divisor. Soon after a report, a shard reports the amount that it stores again only if it has
 // changed by more than the quota divided by reportShare.
 const reportShare = 128
 
-// isWorth reports whether the computed share must be written. This is the case if the ledger was partly unreadable, if
-// the number of groups or the wanted amount has changed, if a shard is no longer registered, if the reported amount is
-// old or far from the actual one, if the rest of the current slack is too small for a waiting write, or if the computed
-// slack is more than twice that rest, or at most half of it.
+// isWorth reports whether the computed share must be written. This is the case if a part of the ledger was
+// unreadable, if the number of groups or the wanted amount has changed, or if a shard is no longer registered. It is
+// also the case if the reported amount is old or far from the actual one. Finally, it is the case if the unused slack
+// is too small for a waiting write, or if the computed slack is more than twice, or at most half of, the unused
+// slack.
 func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	if f.odd {
 		return true
@@ -172,7 +174,7 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 		case of(f.limits) > 0 && max(moved, -moved) > of(f.limits)/reportShare, moved != 0 && f.aged:
 			worth = true
 		case left < 0:
-			worth = true // groups that this shard now leads store more than the rest of the slack
+			worth = true // this shard has become leader of groups that store more than its unused slack
 		case slack > left && (2*left < slack || of(f.want) > left):
 			worth = true
 		case slack < left && 2*slack <= left:
@@ -183,7 +185,8 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	return worth
 }
 
-// with returns the encoded ledger with the share of a shard, and without the shards that are no longer registered.
+// with returns the encoded ledger after the share of one shard was set and shards that are no longer registered were
+// removed.
 func (l Ledger) with(shard string, o *outlook) ([]byte, error) {
 	next := Ledger{Shards: maps.Clone(l.Shards)}
 	for _, name := range o.gone {

@@ -348,7 +348,7 @@ func TestStoredQuotasHold(t *testing.T) {
 	_, err := a.Store(t.Context(), Amount{1, 1}, false)
 	exceeded(t, err, access.Records, false)
 	kept[0].Done(true)
-	kept[0].Done(true) // a second call of Done is allowed
+	kept[0].Done(true) // a second call of Done does nothing
 	if _, err := a.Store(t.Context(), Amount{10, 1}, false); err != nil {
 		t.Fatalf("what was given back is no room: %v", err)
 	}
@@ -403,9 +403,9 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// TestOddLedgersAreReplaced checks a ledger with values that cannot be read or are impossible. Such values neither keep
-// a tenant from using its quota nor give it more than the quota. look's error names them, and look writes the ledger
-// without them.
+// TestOddLedgersAreReplaced checks ledgers that contain unreadable or impossible values. Such values must not keep a
+// tenant from using its quota, and must not give it more than its quota. The method look returns an error that names
+// them, and writes the ledger without them.
 func TestOddLedgersAreReplaced(t *testing.T) {
 	const limit = 1000
 	for name, value := range map[string]string{
@@ -439,7 +439,7 @@ func TestOddLedgersAreReplaced(t *testing.T) {
 				t.Error("a put within the quota is refused")
 			}
 			p.look(t, "s", "o", "s")
-			// From now on no shard has anything to write. The invalid share belongs to a shard that never registers
+			// In the settled ledger, no shard has anything to write. The invalid share belongs to a shard that never registers
 			// again.
 			l := p.etcd.ledgers["a"]
 			l.Value = []byte(strings.Replace(string(l.Value), `{"shards":{`, `{"shards":{"gone":{"groups":-1},`, 1))
@@ -489,8 +489,9 @@ func (a Amount) within(other Amount) bool {
 	return min(a.Bytes, a.Records) >= 0 && a.Bytes <= other.Bytes && a.Records <= other.Records
 }
 
-// TestLedgersHold performs puts, looks, deletes, leadership transfers and shard stops in random order. The shards never
-// store more than the quota, or than before if that was more. In the end all of the quota can be used.
+// TestLedgersHold performs puts, looks, deletes, leadership transfers and shard stops in random order. The shards
+// together never store more than the quota or, if they stored more at the beginning, more than that amount. In the
+// end, all of the quota can be used.
 func TestLedgersHold(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		const limit, records = 10_000, 100
@@ -512,8 +513,8 @@ func TestLedgersHold(t *testing.T) {
 				t.Fatalf("%+v are stored", sum)
 			}
 		}
-		// moving is true between a move and the time when all shards have looked again. A share records only the number of
-		// its groups. So if one group were in two shares, a group that is in no share would not be noticed.
+		// moving is true from a move until all shards have looked again. A share records only how many groups it covers. If
+		// one group were in two shares during that time, nobody would notice another group that is in no share.
 		moving := true
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
@@ -557,7 +558,7 @@ func TestLedgersHold(t *testing.T) {
 		for range 40 {
 			p.look(t, alive()...)
 		}
-		for g := range p.stored { // frees space, because the groups may have held more than the quota before
+		for g := range p.stored { // deletes most of the data, because the groups may have stored more than the quota
 			p.stored[g] = Amount{Bytes: p.stored[g].Bytes / 8}
 		}
 		p.look(t, alive()...)

@@ -1,7 +1,7 @@
-// Package quota enforces the quotas of tenants: how much their groups store together, and the rates of calls to these
-// groups and of bytes moved. A shard bounds the calls to the groups that it leads, and gets a part of the tenant's
-// rates according to the number of these groups. A ledger in etcd divides the storage quota among the shards. See
-// docs/adr/0042-quotas-are-divided-among-leaders.md.
+// Package quota enforces the quotas of tenants. These limit how much a tenant's groups store together, the rate of
+// calls to these groups, and the rate of bytes that the calls move. Each shard enforces them for the groups that it
+// leads, with a part of the tenant's rates that is proportional to the number of these groups. A ledger in etcd
+// divides the storage quota among the shards. See docs/adr/0042-quotas-are-divided-among-leaders.md.
 package quota
 
 import (
@@ -48,7 +48,7 @@ type Set struct {
 	closed  chan struct{}
 	closing sync.Once
 	taking  sync.Mutex
-	looked  longlock.Mutex // held by look, so that only one look runs at a time
+	looked  longlock.Mutex // held by the method look, so that only one look runs at a time
 	kept    atomic.Int64   // number of calls from all tenants that wait for their turn
 }
 
@@ -179,7 +179,8 @@ func (o *Of) Tenant() *Tenant {
 	return k.tenant
 }
 
-// Wake makes Run look soon, because the leaders of groups have changed or a call waits for storage.
+// Wake makes Run look at the ledgers soon, because groups have new leaders, or because a call waits for storage
+// quota.
 func (s *Set) Wake() {
 	select {
 	case s.woken <- struct{}{}:
@@ -190,8 +191,8 @@ func (s *Set) Wake() {
 const (
 	// wakesApart is the shortest time between two looks.
 	wakesApart = 100 * time.Millisecond
-	// lookShare is a factor: the pause after a look is lookShare times as long as the look, because a look at
-	// thousands of groups takes a noticeable time.
+	// lookShare is a factor. A look at thousands of groups takes a noticeable amount of time, so the pause after each
+	// look is lookShare times as long as the look itself.
 	lookShare = 20
 )
 
@@ -267,8 +268,8 @@ type measured struct {
 	used     Amount
 	inFlight Amount // part of used that was admitted and may already be stored
 	want     Amount
-	left     Amount // the rest of the slack
-	matters  bool   // the ledger must be read even if this shard leads no group of the tenant
+	left     Amount // part of the slack that is not used yet
+	matters  bool   // the ledger must be read, even if this shard leads no group of the tenant
 }
 
 // beginMeasuring starts to count the amounts that are admitted while the measurement runs.
@@ -293,7 +294,8 @@ const agedLooks = 10
 // write.
 const conflictsMax = 5
 
-// rebalance computes how much this shard may use, and writes its share if the change is worth a write.
+// rebalance computes how much this shard may store, and writes the shard's share to the ledger unless the change is
+// too small to be worth a write.
 func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledger) (err error) {
 	var odd error // describes the bad parts of the ledger, which the next write leaves out
 	defer func() {
@@ -312,8 +314,8 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
 			limits: Amount{quotas.StoredBytes, quotas.Records}, odd: odd != nil,
 		}
-		// If this shard leads no group of the tenant, the tenant gets the limits for one group on this shard, because calls
-		// may arrive before the next look.
+		// A shard that leads no group of the tenant gets the limits for one group, because calls may arrive before the next
+		// look.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
 		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
 			return err
@@ -323,7 +325,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 		out.inFlight = m.inFlight
 		old, is := ledger.Shards[f.shard]
 		if f.limits == (Amount{}) && !is && odd == nil {
-			return nil // the tenant has only quotas for rates
+			return nil // the tenant has no storage quota, only rates
 		}
 		if !t.prepare(&out, old, is, f) {
 			return nil
@@ -349,8 +351,8 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 	return nil // other shards keep changing the ledger, so the next look tries again
 }
 
-// gone returns the shards in a ledger that are not registered. If each group is in exactly one share, gone does not ask
-// etcd, because the share of a lost shard covers its groups until other shards lead them.
+// gone returns the shards in a ledger that are not registered. It does not ask etcd if each group is in exactly one
+// share, because a lost shard's share must then remain until other shards lead its groups.
 func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
 	groups, ask := f.groups, []string{}
 	idle := false
@@ -369,8 +371,8 @@ func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error)
 	return slices.DeleteFunc(ask, func(name string) bool { return registered[name] }), nil
 }
 
-// isPatient reports whether groups that are in no share may soon be in one. It gives up after a while, because a group
-// that no shard can lead must not keep a tenant from its quota.
+// isPatient reports whether some groups are in no share but may soon be in one. After a while it gives up and returns
+// false, because a group that no shard can lead must not keep a tenant from using its quota.
 func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	known := f.groups
 	for name, s := range l.Shards {
@@ -389,8 +391,9 @@ func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	return now.Sub(t.stored.missing) <= agedLooks*t.set.cfg.Every
 }
 
-// prepare reports whether the share must be written. If not, it uses the share in the ledger. If so, it stops using the
-// slack that the write returns to the ledger, because other shards may take that slack as soon as the share is written.
+// prepare reports whether the share must be written. If not, it starts to use the share that is already in the
+// ledger. If so, it stops using the slack that the write will give back, because other shards may take that slack as
+// soon as the share is written.
 func (t *Tenant) prepare(out *outlook, old Share, is bool, f facts) (write bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,7 +20,7 @@ type Exceeded struct {
 	// RetryAfter is the time after which the call may be retried. 0 means that only deletes or a higher quota make the
 	// call possible.
 	RetryAfter time.Duration
-	state      string // format for a description of the quota's state; its arguments are the quota and the limit
+	state      string // format of a sentence about the quota's state; its arguments are the quota and the limit
 	words      string // the reason, and what the caller can do
 }
 
@@ -78,8 +78,8 @@ type Tenant struct {
 	counts   counts
 }
 
-// stored is how much more the groups that this shard leads may store before it reads the ledger again. Guarded by
-// Tenant.mu.
+// stored tracks how much more the groups led by this shard may store until the shard reads the ledger again. Guarded
+// by Tenant.mu.
 type stored struct {
 	known    bool   // the ledger has been read
 	slack    Amount // amount that may be stored beyond the measured amount
@@ -90,8 +90,8 @@ type stored struct {
 	epoch int64
 	want  Amount // the largest amount that a waiting write needs
 	total Amount // amount that all shards store
-	// doubt is the part of total and spent that may be counted twice, because the measurement may include writes in
-	// progress.
+	// doubt is the part of total and spent that may be counted twice, because writes that were in progress during the
+	// measurement may already be included in it.
 	doubt   Amount
 	settled bool          // each group was in exactly one share
 	mine    Share         // this shard's share in the ledger
@@ -233,7 +233,7 @@ func (t *Tenant) begun(now time.Time) {
 	t.counts.calls++
 }
 
-// heldMost is the number of bytes of shared memory that one tenant's calls and messages may hold while they wait.
+// heldMost is how many bytes of shared memory the waiting calls and messages of one tenant may hold.
 const heldMost = 16 << 20
 
 // Await does what Begin does, for a stream message, but waits if Begin would refuse. The argument holds is the number
@@ -316,8 +316,8 @@ func (t *Tenant) Moved(n int64) {
 	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
-// Move does what Moved does, for a stream message, but first waits until the rate allows the message. The argument
-// holds and the errors have the same meaning as for Await.
+// Move does the same as Moved, but for a message of a stream, and it first waits until the rate allows the message.
+// The argument holds and the returned errors have the same meaning as for Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
@@ -388,7 +388,7 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 		case <-patience:
 			t.mu.Lock()
 			err := t.refuseForNow(quota, "and has no answer yet: try again")
-			t.mu.Unlock() // unlocks mu before the deferred release, which locks it
+			t.mu.Unlock() // the deferred release locks mu itself
 			return Reserved{}, err
 		}
 	}
@@ -427,8 +427,8 @@ func (r *Reserved) Done(surelyNot bool) {
 	defer t.mu.Unlock()
 	s := &t.stored
 	s.inFlight = s.inFlight.minus(r.amount)
-	// An amount that was taken before the last measurement began was measured as if it were stored. The next
-	// measurement corrects that.
+	// If the amount was reserved before the last measurement began, that measurement has counted it as if it were
+	// stored. The next measurement corrects that.
 	if surelyNot && r.epoch == s.epoch {
 		s.spent, s.next = s.spent.minus(r.amount), s.next.minus(r.amount)
 	}
