@@ -2,8 +2,9 @@ package replicas
 
 import "sync"
 
-// Asked is a set of replicas that wait for one kind of work. The code that does the work takes them from the set.
-// Adding never blocks, so a node may add its replica while the node is locked. It is safe for concurrent use.
+// Asked is a set of replicas for which one kind of work was requested. The code that does the work takes them from
+// the set. Adding a replica never blocks, so a node may add its replica even while the node is locked. It is safe for
+// concurrent use.
 type Asked[T any] struct {
 	Woken chan struct{} // receives after a replica was added
 

@@ -21,12 +21,12 @@ type Work struct {
 	Load       []*Replica        // replicas to load that became this shard's after the first load
 	Join       []*Replica        // replicas that have a folder and must be installed
 	Reinstall  []*Replica        // replicas that lack entries, and must be reinstalled in place
-	// Close lists served replicas that no longer belong to this shard. Their files remain, because etcd does not confirm
-	// that these replicas have left their groups.
+	// Close lists served replicas that do not belong to this shard any more. They stop serving, but their files remain,
+	// because etcd does not confirm that these replicas have left their groups.
 	Close []*Replica
 	Trash []*Replica // replicas that have left their group
-	Later bool       // another pass is needed when the work in progress has finished
-	Look  []*Replica // replicas whose group has changed: those that lead must examine it
+	Later bool       // another pass is needed after the work in progress has finished
+	Look  []*Replica // replicas whose group has changed; the leaders among them must examine their group
 	Peers []string   // all shards that share a group with this shard
 }
 
@@ -184,7 +184,7 @@ func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state p
 		r.stopFetch()
 		todo.Later = true
 	case member.Trash:
-		r.state.Plan = nil // the folder will be moved, and a load that begins meanwhile must not use the plan
+		r.state.Plan = nil // the folder will be moved, so a load that begins later must not use the plan
 		todo.Trash = append(todo.Trash, r)
 	case member.Nothing:
 	}
@@ -197,7 +197,7 @@ func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state p
 	}
 }
 
-// judge sets the replica's standing to that of a decision. The caller holds Set.mu.
+// judge gives the replica the standing that was decided. The caller holds Set.mu.
 func (r *Replica) judge(a member.Action) {
 	logger := r.set.Logger
 	if a.Kind == member.Keep && !r.state.Standing.Stray() {

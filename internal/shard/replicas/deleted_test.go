@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// TestOnlyTheDeletedGroupOfANameLeaves checks that only the replica with the UUID of the deleted group leaves. A new
-// group may have the name of a deleted one, and a view may be older than the new group. The test costs 10 ms.
+// TestOnlyTheDeletedGroupOfANameLeaves checks that after the deletion of a group, only the replica with that group's
+// UUID leaves. A new group may have the same name, and a view may be older than the new group. The test takes 10 ms.
 func TestOnlyTheDeletedGroupOfANameLeaves(t *testing.T) {
 	s := lone()
 	before, after := uuid.New(), uuid.New()
@@ -26,9 +26,9 @@ func TestOnlyTheDeletedGroupOfANameLeaves(t *testing.T) {
 	}
 }
 
-// TestAReplicaWithoutAManifestLeavesItsDeletedGroup is about a process that was killed before a new replica had a
-// manifest. If the group is deleted before the next start, the replica leaves. Only the name of its folder identifies
-// the group.
+// TestAReplicaWithoutAManifestLeavesItsDeletedGroup checks a replica whose process was killed before the replica had
+// a manifest. Only the name of its folder shows to which group it belongs. If that group is deleted before the next
+// start, the replica must leave.
 func TestAReplicaWithoutAManifestLeavesItsDeletedGroup(t *testing.T) {
 	for what, c := range map[string]struct {
 		replica member.Replica

@@ -20,13 +20,13 @@ import (
 
 // State is a copy of a replica's facts at one moment.
 type State struct {
-	// The embedded member.Replica holds the input for decisions. Its KnownIndex is the index of the membership in the
-	// manifest when the replica was found. Replica.State sets Fetching and Serves, and the method facts sets InConf for
-	// one decision.
+	// The embedded member.Replica is the input for decisions. In a copy of a State, KnownIndex is the index of the
+	// membership in the manifest when the replica was found. Replica.State sets Fetching and Serves. InConf is set only
+	// in the copy that the method facts makes for a decision.
 	member.Replica
 	Err    error             // why the replica is in a broken Phase, or why its load takes long
 	Conf   *raftpb.ConfState // the membership in the manifest when the replica was found
-	Report group.Report      // report of the last load
+	Report group.Report      // the part of the folder that was read in advance of the first load; nil if nothing was read
 	Plan   *group.Plan       // the part of the folder that was read before the first load; nil if nothing was read
 }
 
@@ -52,8 +52,8 @@ type Replica struct {
 
 	// The fields below are guarded by Set.mu.
 
-	// state holds the phase, which only the method happens changes, and the standing, which only Decide and Confirm
-	// change.
+	// state holds the replica's phase and standing. Only the method happens changes the phase. Only Decide and Confirm
+	// change the standing.
 	state     State
 	fetch     context.Context    // context of the install in progress, in any phase; nil if there is none
 	stopFetch context.CancelFunc // cancels fetch; nil if fetch is nil
@@ -184,7 +184,7 @@ func (r *Replica) NoteMissing(err error) {
 	r.set.Wake()
 }
 
-// tailError adds to the error about a damaged tail what will happen to the replica.
+// tailError wraps the error about a damaged tail, and explains what will happen to the replica.
 func tailError(err error) error {
 	return fmt.Errorf("%w; it does not vote, and is installed again from another copy, or replaced; where it stays so, "+
 		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
@@ -197,8 +197,8 @@ func (r *Replica) NoteStored(stored placement.Group) {
 	r.stored = stored
 }
 
-// Confirm records that etcd now lists at this shard the replica that this process created, and routes calls to the
-// replica.
+// Confirm records that etcd now lists this shard as the location of the replica, which this process has created.
+// Calls are then routed to the replica.
 func (r *Replica) Confirm(stored placement.Group) {
 	s := r.set
 	s.mu.Lock()
@@ -283,8 +283,8 @@ func (r *Replica) Route(raftID uint64) (shard string, ok bool) {
 	return m.Shard, ok && m.Shard != ""
 }
 
-// Member returns the replica as a member of its group. forgotten is true if the given state in etcd wrongly lacks
-// this member, because it is older than the membership in the log.
+// Member describes the replica as a member of its group. forgotten is true if the given state in etcd wrongly lacks
+// this member, because that state is older than the membership in the log.
 func (r *Replica) Member(state placement.Group) (m placement.Member, forgotten bool) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -302,7 +302,7 @@ func (r *Replica) facts(state placement.Group) *member.Replica {
 			facts.KnownIndex = max(facts.KnownIndex, sv.log.ConfIndex())
 		}
 		if len(state.Members) > 0 && facts.KnownIndex > state.ConfIndex {
-			_, facts.InConf = r.role() // not done in other cases, because role takes the node's lock
+			_, facts.InConf = r.role() // only in this case, because role takes the node's lock
 		}
 	}
 	return &facts

@@ -16,7 +16,7 @@ type Routes struct {
 	View     placement.View
 	ByName   map[string]*Replica // nil until the first view of etcd has arrived
 	ByUUID   map[uuid.UUID]*Replica
-	ByNumber []*Replica // for Hash routing; an element is nil if the group is on another shard
+	ByNumber []*Replica // groups by number, for Hash routing; an element is nil if that group is on another shard
 }
 
 // Served returns the group with a UUID if this shard serves it, and nil otherwise.

@@ -37,9 +37,9 @@ func (r *Replica) Serve(log *group.Log, node *replica.Replica, raftID uint64, of
 // Served returns the replica's Served, or nil if no node serves it. It takes no lock.
 func (r *Replica) Served() *Served { return r.served.Load() }
 
-// TakeOut takes a replica out of service and locks it against other changes, until EndChange. It returns the Served,
-// which the caller must close. If only is not nil and is not the present Served, or if there is no Served, TakeOut
-// does nothing and returns nil.
+// TakeOut takes a replica out of service, and locks it against other changes until EndChange is called. It returns
+// the Served, which the caller must close. If there is no Served, or if only is neither nil nor the current Served,
+// TakeOut does nothing and returns nil.
 func (r *Replica) TakeOut(only *Served) *Served {
 	r.changing.Lock()
 	sv := r.Served()
@@ -74,7 +74,7 @@ func (r *Replica) Close(ctx context.Context, hints bool) error {
 	return sv.log.Close(hints)
 }
 
-// Everywhere returns the index up to which, according to the leader, every member has all entries.
+// Everywhere returns the index up to which every member has all entries. The leader computes it from m.
 func (sv *Served) Everywhere(m replica.Members) uint64 {
 	index := m.AppliedIndex
 	for _, p := range m.Progress {
@@ -109,8 +109,8 @@ func (sv *Served) Tenant() *quota.Tenant {
 // IsServed implements serve.Group.
 func (sv *Served) IsServed() bool { return sv.Group.Served() == sv }
 
-// barrierTime bounds how long a read waits for the majority. A partitioned leader does not notice the partition
-// immediately, while the caller can ask other members.
+// barrierTime limits how long a read waits for responses from a majority. A leader behind a network partition does
+// not notice the partition immediately, but the caller can ask other members in the meantime.
 const barrierTime = 2 * time.Second
 
 // Barrier implements serve.Group.
@@ -121,7 +121,8 @@ func (sv *Served) Barrier(ctx context.Context) error {
 	return sv.Elsewhere(errEnded)
 }
 
-// errEnded refuses reads in a group that has ended, because a new group of the same name may hold records.
+// errEnded is the error for reads of a group that has ended. They are refused, because a new group with the same name
+// may already contain records.
 var errEnded = fmt.Errorf("%w: %w", replica.ErrNoLeader, replica.ErrEnded)
 
 func (sv *Served) barrier(ctx context.Context) error {

@@ -1,11 +1,12 @@
-// Package replicas owns the state of the replicas on a shard's volume: the set of replicas, the Phase and the Standing
-// of each, their state in etcd, and the Routes with which calls find them. All other code uses the methods of Set and
-// Replica. Each method is atomic, so no other method runs between its reads and its changes.
+// Package replicas owns the state of the replicas on a shard's volume. This state consists of the set of replicas,
+// the Phase and the Standing of each, their groups' state in etcd, and the Routes by which calls find them. All other
+// code uses the methods of Set and Replica. Each method is atomic: no other method runs between the moments when it
+// reads the state and when it changes it.
 //
-// A Replica begins as a State: found on the volume (Replace), made for a new group (Add), begun as a learner (Begin),
-// or missing although etcd places it on this shard (Decide). From then on only an event changes its phase, and package
-// member has the table of legal transitions. Only Decide and Confirm change a Replica's standing. A Replica has a route
-// unless it is a stray, and it serves calls while it has a Served.
+// A Replica begins as a State: found on the volume (Replace), created for a new group (Add), begun as a learner
+// (Begin), or missing although etcd places it on this shard (Decide). From then on, only an event changes its phase,
+// and package member has the table of legal transitions. Only Decide and Confirm change a Replica's standing. A
+// Replica has a route unless it is a stray, and it serves calls while it has a Served.
 package replicas
 
 import (
@@ -29,7 +30,7 @@ type Options struct {
 	Shard  string
 	Volume func() uuid.UUID      // returns the UUID of the open volume
 	Meta   func() placement.Meta // returns the store's Meta
-	// Background is the context for installs and for the watch on etcd. It is canceled when the shard stops.
+	// Background is the context for installs and for following etcd. It is canceled when the shard stops.
 	Background context.Context
 	Logger     *slog.Logger
 	Off        rules.Off // rules that a test switches off
@@ -39,9 +40,9 @@ type Options struct {
 type Set struct {
 	Options
 
-	// neighbours are the other shards, each as etcd last reported it, because a shard whose lease ran out while etcd
-	// was down still serves at its last address. The map is never modified, only replaced while mu is held, and never
-	// nil.
+	// neighbours contains the other shards, each as etcd last reported it. Shards that are no longer registered remain
+	// in the map, because a shard whose lease expired while etcd was down still serves at its last address. The map is
+	// never nil, and never modified. It is replaced only while mu is held.
 	neighbours atomic.Pointer[map[string]placement.Shard]
 
 	Woken  chan struct{}    // receives when the replicas must be compared with etcd again
@@ -57,9 +58,10 @@ type Set struct {
 	// during input or output.
 	mu     sync.Mutex
 	all    map[uuid.UUID]*Replica // by UUID of the group, strays included
-	view   placement.View         // the view that the shard follows, which is never from an etcd that was rolled back
-	newest placement.View         // the newest view; if etcd was rolled back, the shard does not act on it
-	// retired holds the Raft ids that were begun on this volume, or may have been. It only grows (rule 7).
+	view   placement.View         // the view that the shard acts on, which never comes from an etcd that was rolled back
+	newest placement.View         // the newest view, on which the shard does not act if etcd was rolled back
+	// retired contains the Raft ids that were or may have been used on this volume. It only grows, because no new
+	// replica may get such an id (rule 7).
 	retired map[uint64]bool
 	begun   bool // the first load has begun
 }
@@ -164,8 +166,8 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 	return pending
 }
 
-// Loads calls tell with each of these replicas and the progress of its load, all as of one moment. The function must
-// not call the Set or a Replica.
+// Loads calls the function tell for each of the given replicas, with the progress of its load. All values are from
+// the same moment. The function tell must not call methods of the Set or of a Replica.
 func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, outcome group.Outcome)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,24 +192,24 @@ func (s *Set) See(view placement.View) {
 	}
 	for name, group := range view.Groups {
 		if s.newest.GroupUnknown(name) && !view.GroupUnknown(name) {
-			s.retire(group) // when the shard started, it was unknown which replicas of this group an earlier process had begun
+			s.retire(group) // an earlier process may have begun these replicas, which were not known when the shard started
 		}
 	}
 	s.newest = view
 	if view.Held() == "" || s.view.Groups == nil || s.view.Held() != "" {
 		if s.view.Meta.EpochBase != view.Meta.EpochBase {
 			for _, r := range s.all {
-				r.stored = placement.Group{} // the revision in the old state belongs to a different etcd
+				r.stored = placement.Group{} // the revision in the old state does not belong to this etcd
 			}
 		}
 		s.view = view
 	}
 }
 
-// Retire retires the Raft ids of the replicas that etcd places on this shard at the start, because an earlier process
+// Retire retires the Raft ids of all replicas that etcd places on this shard at the start, because an earlier process
 // may have begun these replicas. The caller must call it before etcd can assign a new replica to the shard. The first
-// view contains all such ids, because before a replica is begun, the volume records the revision of etcd that names it,
-// and the shard follows no older view.
+// view is certain to contain all such ids: before a replica is begun, the volume records the revision of etcd that
+// names the replica, and the shard follows no view older than that.
 func (s *Set) Retire(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +239,7 @@ func (s *Set) Newest() placement.View {
 	return s.newest
 }
 
-// IsHeld reports whether etcd was rolled back, so that the shard must not act on its state.
+// IsHeld reports whether etcd was rolled back. If it was, the shard must not act on etcd's state.
 func (s *Set) IsHeld() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,7 +272,7 @@ type Group struct {
 	placement.Group
 	Target []string
 	Shards map[string]placement.Shard
-	Known  map[string]placement.Shard // like Shards, but including shards that are no longer registered
+	Known  map[string]placement.Shard // like Shards, but also with the shards that are no longer registered
 }
 
 // GroupOf returns etcd's state of a replica's group, as far as it is known to this shard. It returns false if etcd has
@@ -295,7 +297,7 @@ func (s *Set) Address(shard string) (string, bool) {
 	return known.Address, ok
 }
 
-// includes reports whether known has the current addresses and domains of these shards.
+// includes reports whether known contains each of the given shards with its current address and domain.
 func includes(known, shards map[string]placement.Shard) bool {
 	for name, shard := range shards {
 		if old, ok := known[name]; !ok || old.Address != shard.Address || old.Domain != shard.Domain {

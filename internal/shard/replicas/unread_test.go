@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// TestAGroupThatIsReadLateBeginsNoReplicaTwice starts with an unusable key of a group in etcd. The group's replica
-// stays as it is. When the key is repaired, it names a learner. An earlier process may have begun this learner, so it
-// is not begun again (rule 7). The test costs 10 ms.
+// TestAGroupThatIsReadLateBeginsNoReplicaTwice starts while the group's key in etcd is unusable. The group's replica
+// then stays as it is. When the key is repaired, it lists a learner. An earlier process may have begun this learner,
+// so it must not be begun again (rule 7). The test takes 10 ms.
 func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
 	s := lone()
 	here, id := s.Volume(), uuid.New()
