@@ -22,8 +22,8 @@ import (
 type Admin interface {
 	// Shard returns the row of this shard in ListShards.
 	Shard() *recordv1.Shard
-	// Groups returns the rows of the shard's replicas, sorted by name. It begins after the name behind, and returns
-	// the rows of at most most names; 0 means all names. If only is not empty, Groups returns only the rows of the
+	// Groups returns the rows of the shard's replicas, sorted by group name. The rows begin after the name behind, and
+	// cover at most most names, or all names if most is 0. If only is not empty, Groups returns only the rows of the
 	// group with that name. The result more is true if further rows follow.
 	Groups(only, behind string, most int) (rows []*recordv1.Group, more bool)
 	// Moves returns the copies that are being created on this shard, sorted by group. Groups with numeric names are
@@ -256,15 +256,16 @@ func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossReq
 		DamagesTotal: int32(len(damages))}, nil
 }
 
-// These constants limit lists of damage in responses. Whole segments can be bad, and a response above the message size
-// limit would not arrive at all. Each response also has the total number of damaged places.
+// These constants limit lists of damage in responses. Whole segments may be bad, and a response that exceeds the
+// message size limit would not arrive at all. Each response also reports the total number of damaged places, even if
+// its list is incomplete.
 const (
 	RowDamageBytesMax  = 64 << 10  // limit for a row of ListGroups
 	copyDamageBytesMax = 512 << 10 // limit for one copy, in the responses of Verify and AcceptLoss
 	damageIDsMax       = 1000      // maximum number of ids for one damaged place
 )
 
-// DamagesOf converts damage to messages, as many as bytesMax bytes hold.
+// DamagesOf converts damage to messages. It stops before the messages take more than bytesMax bytes in total.
 func DamagesOf(damages []format.Damage, bytesMax int) []*recordv1.Damage {
 	out := make([]*recordv1.Damage, 0, min(len(damages), bytesMax/32))
 	for _, d := range damages {

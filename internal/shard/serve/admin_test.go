@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// The list of damage fits into a message, however much of a group is bad.
+// A list of damage fits into a message, no matter how much of a group is bad.
 func TestListsOfDamageAreBounded(t *testing.T) {
 	many := make([]format.Damage, 100_000)
 	for i := range many {

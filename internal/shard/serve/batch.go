@@ -23,7 +23,7 @@ const (
 	ResultBytes       = 1 << 20 // a message of results is sent when it reaches this size
 	batchesInFlight   = 4       // maximum number of messages in one stream whose puts are in progress
 	batchReadersMax   = 8       // maximum number of readers for one BatchGet
-	batchReadsPerFork = 8       // fewer reads than this do not justify another goroutine
+	batchReadsPerFork = 8       // a further goroutine is worthwhile only for at least this many reads
 )
 
 // batch is one message of BatchPut in progress.
@@ -35,8 +35,9 @@ type batch struct {
 	tenants batchTenants
 }
 
-// BatchPut implements RecordService. One goroutine receives messages and proposes their puts; another one waits and
-// sends the responses. So the next message is in progress while the last one is being synced.
+// BatchPut implements RecordService. One goroutine receives messages and proposes their puts. Another goroutine waits
+// for the puts and sends the responses. The next message can therefore be proposed while the previous one is still
+// being synced.
 func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 	ctx := stream.Context()
 	batches := make(chan *batch, batchesInFlight-1)
@@ -88,7 +89,7 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 // receiveBatch receives one message and proposes its puts in order.
 func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer) *batch {
 	in := putsIn{batch: &recordv1.BatchPutRequest{}}
-	defer in.free() // the log has copied the data by then, and no write refers to the buffer
+	defer in.free() // by then the log has copied the data, and no write refers to the buffer
 	bounded := s.bounded(in.batch)
 	bounded.Decoder = &in
 	if err := stream.RecvMsg(bounded); err != nil {
@@ -114,8 +115,8 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 			b.tenants.add(b.writes[i].served.Tenant())
 		}
 	}
-	// The message waits before any of its puts is proposed, because proposed puts use up the limit on bytes in flight,
-	// which all tenants share.
+	// If the message must wait for quotas, it waits before any of its puts is proposed. Otherwise its puts would use up
+	// the limit on bytes in flight, which all tenants share, while they wait.
 	err, hurry := b.pass(stream.Context()), false
 	for i := range b.writes {
 		if b.errs[i] == nil {
@@ -192,8 +193,8 @@ func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.Batc
 	return out
 }
 
-// wrote reports a message's puts to the audit log, once their outcome is in errs. It leaves out the puts that were not
-// passed to their groups.
+// wrote reports a message's puts to the audit log. It must be called when their outcomes are in errs. It leaves out
+// the puts that were never passed to their groups.
 func (b *batch) wrote(ctx context.Context) {
 	call := access.CallOf(ctx)
 	if call == nil {
@@ -216,7 +217,7 @@ func (s *Server) abandon(ctx context.Context, b *batch) {
 	defer b.tenants.leave()
 	for i := range b.writes {
 		if b.errs[i] == nil {
-			// The stream has ended, so the outcome can only go to the audit log.
+			// The stream has ended, so the caller cannot receive the outcome. Only the audit log needs it.
 			_, b.errs[i] = s.finish(over, &b.writes[i])
 		}
 	}

@@ -73,7 +73,7 @@ type batchGet struct {
 	tenants batchTenants
 
 	asking  sync.Mutex
-	encoded int64 // memory for one encoded message, reserved twice, because one message waits behind another
+	encoded int64 // memory for one encoded message; reserved twice, because a second one may wait to be sent
 
 	send longlock.Mutex // held while a message is sent; guards the fields below
 	rest []*batchReader // readers that have finished, and whose last results are not sent yet
@@ -82,7 +82,8 @@ type batchGet struct {
 // batchGetHeldBytes is the memory of one read: its request, and its result without data and attributes.
 const batchGetHeldBytes = 512 + recordHeldBytes
 
-// open creates readers, as many as the memory allows and the number of reads justifies, but at least one.
+// open creates the readers. Their number is limited by the available memory and by the number of reads, but there is
+// at least one.
 func (b *batchGet) open() ([]*batchReader, error) {
 	n := len(b.gets)
 	most := min(batchReadersMax, (n+batchReadsPerFork-1)/batchReadsPerFork)
@@ -145,7 +146,7 @@ type batchReader struct {
 	size    int64  // upper bound on the encoded size of out
 	granted int64  // size for which memory was reserved
 	largest int64  // size of the largest record so far
-	apart   int64  // memory reserved for attributes, and for data outside the arena
+	apart   int64  // memory reserved for attributes and for data that is outside the arena
 }
 
 // batchItem is a result with the objects that it points to.
@@ -175,7 +176,7 @@ func newBatchReader(arena int64) *batchReader {
 	return &batchReader{arena: make([]byte, 0, arena)}
 }
 
-// read performs read number first, and then every stride-th read after it.
+// read performs the reads first, first+stride, first+2*stride and so on. The other readers perform the rest.
 func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) error {
 	defer b.keep(r)
 	for i := first; i < len(b.gets); i += stride {
@@ -198,7 +199,8 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 			item.result.Record, item.result.Status = nil, itemStatus(err)
 			r.size += batchFailedBytes
 		}
-		// The next record is assumed to be as large as the largest so far, so that a message stays within its limit.
+		// The message is sent now if the next record might exceed its limit. That record is assumed to be as large as the
+		// largest one so far.
 		if r.size+r.largest > ResultBytes-messageSize || len(r.out.Results) == scanRecordsMax {
 			if err := b.flush(r); err != nil {
 				return err
@@ -208,7 +210,8 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 	return nil
 }
 
-// keep leaves the unsent results of a reader to sendRest, because few large messages cost less than many small ones.
+// keep passes a reader and its unsent results to sendRest, which combines them, because a few large messages cost
+// less than many small ones.
 func (b *batchGet) keep(r *batchReader) {
 	b.send.Lock()
 	defer b.send.Unlock()
@@ -335,7 +338,7 @@ func (b *batchGet) flush(r *batchReader) error {
 
 // clear resets a reader, but keeps its memory.
 func (b *batchGet) clear(r *batchReader) {
-	_ = b.held.More(-r.apart) // More never refuses a decrease
+	_ = b.held.More(-r.apart) // More cannot fail for a decrease
 	for _, item := range r.items[:len(r.out.Results)] {
 		item.result.Reset()
 		item.record.Reset()

@@ -78,8 +78,8 @@ func (p *putsIn) Decode(data mem.BufferSlice) error {
 	})
 }
 
-// eachPut calls use for each put of an encoded BatchPutRequest, in order. As in every decoder of protobuf, other fields
-// are skipped.
+// eachPut calls use for each put in an encoded BatchPutRequest, in order. It skips other fields, as every protobuf
+// decoder does.
 func eachPut(encoded []byte, use func(put []byte) error) error {
 	for len(encoded) > 0 {
 		number, kind, n := protowire.ConsumeField(encoded)
@@ -96,9 +96,9 @@ func eachPut(encoded []byte, use func(put []byte) error) error {
 	return nil
 }
 
-// decodePut decodes a PutRequest, whose data then alias encoded. All other fields are copied; key points to the memory
-// for the key. The fields before and after the data are decoded separately, which in protobuf's format has the same
-// result as decoding them together.
+// decodePut decodes a PutRequest. The data of the put then alias encoded, while all other fields are copied. The key
+// is stored in the memory to which key points. The fields before the data and the fields after it are decoded
+// separately. In the protobuf format, this has the same result as decoding them together.
 func decodePut(encoded []byte, put *recordv1.PutRequest, key *recordv1.RecordKey) error {
 	put.Key = key
 	hasKey, from, at := false, 0, 0

@@ -75,7 +75,8 @@ func batchOf(puts ...[]byte) (batch []byte) {
 	return batch
 }
 
-// TestPutsAreDecodedAsProtobufDoes includes puts whose fields are repeated or in another order, as protobuf allows.
+// TestPutsAreDecodedAsProtobufDoes also checks puts whose fields are repeated or in a different order, which protobuf
+// allows.
 func TestPutsAreDecodedAsProtobufDoes(t *testing.T) {
 	whole(t, encode(t, &recordv1.BatchPutRequest{Puts: puts()}))
 	whole(t, nil)

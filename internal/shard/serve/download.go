@@ -112,8 +112,8 @@ func sendSlice(stream recordv1.RecordService_DownloadServer, head *recordv1.Reco
 	return stream.SendMsg(chunk{mem.SliceBuffer(data)})
 }
 
-// sendBlob sends the bytes in [offset, end). It reads along the blob's own chunks, so that the checksum of each chunk
-// is computed once.
+// sendBlob sends the bytes in [offset, end). It divides them at the boundaries of the blob's own chunks, so that the
+// checksum of each chunk is computed only once.
 func sendBlob(stream recordv1.RecordService_DownloadServer, tenant *quota.Tenant, head *recordv1.Record,
 	blob io.ReaderAt, offset, end int64) error {
 	if err := sendHead(stream, head); err != nil {

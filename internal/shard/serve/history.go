@@ -108,7 +108,7 @@ func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*rec
 	}
 	for _, name := range names {
 		if s.shard.IsJoining(name) {
-			continue // a joining replica never led the group, and the caller also queries the leader
+			continue // a joining replica has never led the group, and the caller asks the leader as well
 		}
 		sv, err := s.shard.Group(ctx, name, 0)
 		if err != nil {

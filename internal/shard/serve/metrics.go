@@ -46,9 +46,9 @@ type methodMetrics struct {
 	ok       prometheus.Counter
 	records  prometheus.Counter
 	bytes    prometheus.Counter
-	codes    sync.Map // codes.Code -> prometheus.Counter
+	codes    sync.Map // maps a codes.Code to a prometheus.Counter
 
-	answered, tookNs, dataBytes atomic.Int64 // calls, their total time, and the data of their records; see Traffic
+	answered, tookNs, dataBytes atomic.Int64 // calls, their total time, and the bytes of their records, for Traffic
 }
 
 func newCallMetrics(slowMin time.Duration) *callMetrics {
@@ -115,8 +115,8 @@ func (mm *methodMetrics) lookUp() {
 	})
 }
 
-// moved counts the records that a call to the method wrote or read, and the bytes of their data (for a write, also of
-// the attributes).
+// moved counts the records that a call of this method wrote or read, and the bytes of their data. For a write, the
+// bytes include the attributes.
 func (mm *methodMetrics) moved(records int, bytes int64) {
 	mm.lookUp()
 	mm.records.Add(float64(records))
@@ -166,10 +166,10 @@ const neverSlow = time.Duration(math.MaxInt64)
 type running struct {
 	method  *methodMetrics
 	began   time.Time
-	request any // identifies the group if the call turns out to be slow; nil for a stream
+	request any // needed to identify the group if the call turns out to be slow; nil for a stream
 }
 
-// wasSlow reports a call that took longer than its method should.
+// wasSlow reports a call that took longer than a call of its method should take.
 func (s *Server) wasSlow(c *running, took time.Duration, err error) {
 	one := &recordv1.SlowCall{
 		BeganUnixNs: c.began.UnixNano(), DurationNs: took.Nanoseconds(), Method: c.method.name, Group: s.groupOf(c.request),

@@ -40,7 +40,8 @@ type write struct {
 	replica replica.Write
 	// reserved is the write's reservation in the quotas of the group's tenant.
 	reserved quota.Reserved
-	// hurry means that another put of the same message has already waited for its reservation without success.
+	// hurry means that the write must not wait for its reservation, because another put in the same message has already
+	// waited without success.
 	hurry bool
 }
 
@@ -71,8 +72,8 @@ func (s *Server) dispatch(ctx context.Context, w *write) error {
 	return nil
 }
 
-// retry retries a refused write while space is being freed for it. It is a separate function that receives copies, so
-// that writes that are not refused stay off the heap.
+// retry retries a refused write while space is being freed for it. It is a separate function with its own copies of
+// the arguments, so that writes that are not refused need no heap allocation.
 func (s *Server) retry(ctx context.Context, g Group, w replica.Write, pending *replica.Pending) *replica.Pending {
 	first := true
 	_ = s.shard.WithSpace(ctx, func() error {
@@ -182,8 +183,8 @@ func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *wri
 	return nil
 }
 
-// putResponse fills in the response to a put. A retried put has the same data as the first one, because the replica has
-// compared their checksums.
+// putResponse fills in the response to a put. The checksum is that of the request, even for a repeated put, because
+// the replica has checked that a repeated put has the same data as the first one.
 func (w *write) putResponse(out *recordv1.PutResponse, result replica.Result) {
 	out.Version = cursor.Version(result.Index)
 	out.CommitTimeUnixNs = result.CommitTime
@@ -283,7 +284,7 @@ func (r *read) get() (group.Record, error) {
 	return rec, nil
 }
 
-// dataOf returns the checksum of a record's data if the data is wanted and complete, otherwise nil. The checksum is
+// dataOf returns the checksum of a record's data, or nil if the data is not wanted or not in rec. The checksum is
 // stored in sum, or in new memory if sum is nil.
 func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
 	if metadataOnly || rec.Deleted || rec.Blob != nil {
@@ -321,9 +322,9 @@ func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *ui
 	return nil
 }
 
-// overdue returns the error for a write whose caller no longer waits, or nil if the caller still waits. Such a write is
-// not begun, because its caller may already have taken another action. overdue also recognizes a deadline that has
-// passed before any timer has fired, which happens if a process was suspended until after the deadline.
+// overdue returns an error if the caller of a write no longer waits, and nil otherwise. Such a write must not be
+// begun, because its caller may already have done something else instead. overdue also recognizes a deadline that has
+// passed although its timer has not fired yet, which happens if the process was suspended until after the deadline.
 func overdue(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()

@@ -24,7 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// counted counts the lookups in a shard. It panics at lookups that it does not count.
+// counted is a shard that counts the lookups in it. It panics if a method is called that it does not count.
 type counted struct {
 	Replicas
 	looks atomic.Int64
@@ -44,7 +44,7 @@ func (c *counted) Groups() ([]string, bool) {
 
 func (c *counted) Known(name string) string { return name }
 
-// decided is the access of a call that may do either everything or nothing.
+// decided is the access of a call for which either everything is allowed or nothing.
 type decided struct {
 	access.Call
 	may bool
@@ -73,8 +73,8 @@ type under struct {
 
 func (u under) Context() context.Context { return u.ctx }
 
-// A shard looks up nothing for a call before it has decided on the call's access. So a refusal takes the same time
-// whether or not the records and groups exist.
+// A shard decides whether a caller has access before it looks anything up. A refusal therefore takes the same time
+// whether the records and groups exist or not.
 func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 	requests := map[string]string{
 		recordv1.RecordService_Get_FullMethodName:          `{"key":{"id":"1","group":"a"}}`,
@@ -153,7 +153,7 @@ func askOne(t *testing.T, cc *grpc.ClientConn, method protoreflect.MethodDescrip
 	}
 	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
 	must.OK(t, err)
-	_ = stream.SendMsg(in) // an error shows in RecvMsg
+	_ = stream.SendMsg(in) // RecvMsg returns the error if there is one
 	_ = stream.CloseSend()
 	if err := stream.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
 		return status.Code(err)

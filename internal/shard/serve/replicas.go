@@ -61,8 +61,8 @@ type Group interface {
 	// MayWrite returns an error, before a write is proposed, if another shard leads the group. It returns nil if this
 	// shard leads the group, or if the leader is not known.
 	MayWrite() error
-	// Elsewhere adds the leader's address, if known, to the error of a call that only the leader can respond. It returns
-	// other errors unchanged.
+	// Elsewhere adds the leader's address, if it is known, to the error of a call that only the leader can handle. It
+	// returns other errors unchanged.
 	Elsewhere(err error) error
 	// Tenant returns the tenant whose quotas apply to the group. It returns nil if no quotas apply, or if another shard
 	// leads the group.
@@ -103,8 +103,8 @@ func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.Recor
 	return s.shard.Group(ctx, key.GetGroup(), epoch)
 }
 
-// Asked returns the group that a request names, in either routing. It checks the caller's permission for the verb in
-// the same way as find().
+// Asked returns the group that a request names, with either kind of routing. It checks the caller's permission for
+// the verb in the same way as the method find.
 func (s *Server) Asked(ctx context.Context, verb access.Verb, name, field string) (Group, error) {
 	if err := s.validGroup(name, field); err != nil {
 		return nil, err

@@ -32,8 +32,8 @@ const (
 // expire earlier.
 const sealed = 7 * 24 * time.Hour
 
-// notOpened returns the error for a signed value from the caller, if the store did not issue that value to this
-// caller, or issued it too long ago.
+// notOpened returns the error for a signed value that was received from the caller, if the store did not issue the
+// value to this caller, or issued it too long ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
 		return answer.Fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
@@ -208,7 +208,7 @@ type scan struct {
 	encoded int64              // memory that an encoded message may take
 
 	tenant *quota.Tenant // tenant of the group that is being read
-	begun  bool          // the first group has been read; later groups wait for quotas instead of being refused
+	begun  bool          // the scan has entered its first group; later groups wait for quotas instead of being refused
 
 	turn    time.Time  // when the current turn began
 	sending bool       // a goroutine is sending out and its data
@@ -216,8 +216,8 @@ type scan struct {
 	look    *time.Timer
 }
 
-// begin returns the position at which the scan begins, and the groups that follow. If the position has no group, the
-// scan begins with the first of these groups.
+// begin returns the position at which the scan begins, and the groups that follow it. If the position names no group,
+// the scan begins with the first of these groups.
 func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
 	var v answer.Violations
 	given := 0
@@ -334,8 +334,8 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	return nil
 }
 
-// enter begins the part of the scan that reads one group. If the tenant's quotas are used up, a scan of the first group
-// is refused, while scans of later groups wait.
+// enter must be called before the scan reads a group. If the tenant's quotas are used up, the scan is refused if this
+// is its first group, and otherwise waits.
 func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error) {
 	if !sc.begun {
 		sc.begun = true
@@ -351,9 +351,9 @@ func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error)
 	return nil
 }
 
-// read reads the group from the position at. If ended is true, read has reached the end of the group. Otherwise it
-// has released the log, because the caller does not read a message or other scans wait for their turn; the next call
-// continues from the position.
+// read reads the group from the position at. If ended is true, it has reached the end of the group. Otherwise it has
+// released the log early, because the caller does not take a message, or because other scans wait for their turn. The
+// next call then continues from the position.
 func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
 	s := sc.server
 	if err := s.reading.begin(ctx); err != nil {
@@ -413,8 +413,8 @@ type scanKey struct {
 	id  group.ScanID
 }
 
-// ScanGrace is how long the snapshot of a scan that was read to the end stays open, because its caller may continue
-// with a cursor.
+// ScanGrace is how long a snapshot stays open after a scan has read it to the end. In that time, the caller may
+// continue from a cursor, because it may not have received the last message.
 const ScanGrace = time.Minute
 
 func (c *scanCloser) use(log *group.Log, id group.ScanID) {

@@ -62,8 +62,8 @@ func (sc *scan) release() {
 	}
 }
 
-// add adds a record to the message. If the record does not fit, add sends the message first. If added is false, the
-// caller must release the log and read the record again later.
+// add adds a record to the message. If the record does not fit, add first sends the message. If the message cannot be
+// sent soon, added is false: the caller must release the log, and read the record again later.
 func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error) {
 	size := answerSize(at.Group, rec)
 	if n := len(sc.out.Records); n > 0 && (sc.size+size > sc.sizeMax || n == scanRecordsMax || n == len(sc.records) &&
@@ -121,9 +121,9 @@ func (sc *scan) prepare() error {
 	return nil
 }
 
-// sendReading does what the method send does, for a scan that is reading the log. If going is false, the scan must give
-// up its turn, because other scans wait for one or the caller does not read the message. If the message is still being
-// sent, flush returns its result.
+// sendReading sends the message while the scan is reading the log. If going is false, the scan must give up its turn,
+// because other scans wait for a turn, or because the caller does not take the message. The message may still be in
+// transit then, and flush returns the result of sending it.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), sealed); err != nil {
 		return false, err
@@ -170,7 +170,7 @@ func (sc *scan) clear() {
 	*sc.arena = (*sc.arena)[:0]
 }
 
-// send sends the collected records; the cursor points after them.
+// send sends the collected records, with a cursor that points after them.
 func (sc *scan) send(at *cursor.Cursor) (err error) {
 	if len(sc.out.Records) == 0 {
 		return nil

@@ -86,8 +86,8 @@ func New(opts Options, shard Replicas) *Server {
 	return s
 }
 
-// Records returns the implementation of RecordService. The values that the handlers of Get and Put pass to interceptors
-// are created only once.
+// Records returns the implementation of RecordService. It creates the method descriptions that the handlers of Get
+// and Put pass to interceptors, so that they are created only once.
 func (s *Server) Records() recordv1.RecordServiceServer {
 	r := &recordServer{Server: s}
 	r.get = &grpc.UnaryServerInfo{Server: r, FullMethod: recordv1.RecordService_Get_FullMethodName}
@@ -150,7 +150,7 @@ func (s *Server) begin() error {
 	if err := s.calls.take(1); err != nil {
 		return err
 	}
-	// A stop that has begun meanwhile does not wait for this call.
+	// If the shard has begun to stop in the meantime, it may not wait for this call any more, so the call is refused.
 	if s.isStopping() {
 		s.calls.give(1)
 		return answer.Stopping()
@@ -158,8 +158,8 @@ func (s *Server) begin() error {
 	return nil
 }
 
-// endCall counts a call. It must be deferred, because it also catches panics, so that a single call cannot stop the
-// process.
+// endCall ends a call and counts it. It must be deferred, because it also recovers from a panic, so that a single
+// call cannot crash the process.
 func (s *Server) endCall(c *running, err *error) {
 	s.calls.give(1)
 	if p := recover(); p != nil {
@@ -172,8 +172,8 @@ func (s *Server) endCall(c *running, err *error) {
 	}
 }
 
-// contain catches a panic on a goroutine of a call that endCall does not cover. It must be deferred on that
-// goroutine.
+// contain recovers from a panic in a goroutine that a call has started, where endCall has no effect. It must be
+// deferred in that goroutine.
 func (s *Server) contain(method *methodMetrics, err *error) {
 	if p := recover(); p != nil {
 		*err = s.panicked(method, p)
@@ -226,8 +226,9 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return s.sendWithin(srv, ss, method, handler)
 }
 
-// patience is how many times longer than Options.SendTimeout a message of a patient method may wait. An archiver
-// writes the fetched data to a bucket, which may be unavailable for minutes, and would otherwise have to begin again.
+// patience is a factor: a message of a patient method may wait this many times longer than Options.SendTimeout. An
+// archiver writes the fetched data to a bucket, which may be unavailable for minutes. With a shorter wait, the
+// archiver would have to begin again.
 const patience = 10
 
 // sendWithin runs the handler of a stream, and counts the memory held for its responses. It aborts the stream if a
@@ -280,11 +281,11 @@ func newGauge(what string, limit int64) gauge {
 	return gauge{what: what, limit: limit, used: new(atomic.Int64)}
 }
 
-// take takes an amount of the resource. It returns OVERLOADED if the limit would be exceeded, but while nothing is
-// taken it admits any amount, so that no caller is refused indefinitely.
+// take takes an amount of the resource. It returns OVERLOADED if that would exceed the limit. If nothing is taken at
+// the moment, it admits any amount, so that no caller is refused indefinitely.
 func (g *gauge) take(n int64) error { return g.Take(n, 0) }
 
-// Take implements message.Allowance. It does what the method take does, for a caller that already holds the amount
+// Take implements message.Allowance. It does the same as the method take, for a caller that already holds the amount
 // have.
 func (g *gauge) Take(n, have int64) error {
 	if used := g.used.Add(n); used > g.limit && used != have+n {

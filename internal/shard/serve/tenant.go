@@ -50,8 +50,8 @@ func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	return answer.Of(t.Move(ctx, bytes, holds), answer.Where{})
 }
 
-// reserve reserves the data of a write in its tenant's quotas, or returns an error if a quota is used up. Deletes are
-// never refused.
+// reserve charges the data of a write to the quotas of its tenant. It returns an error if a quota is used up. Deletes
+// are never refused.
 func (w *write) reserve(ctx context.Context) error {
 	t := w.served.Tenant()
 	if t == nil || w.replica.Delete || w.reserved != (quota.Reserved{}) {
@@ -69,8 +69,8 @@ func (w *write) reserve(ctx context.Context) error {
 	return answer.Of(err, w.where)
 }
 
-// batchTenants are the tenants of a message's items, each once. They are sorted by name,, so that two messages do not
-// wait for each other.
+// batchTenants lists the tenants of a message's items, without duplicates. They are sorted by name, so that two
+// messages never wait for each other.
 type batchTenants []*quota.Tenant
 
 func (b *batchTenants) add(t *quota.Tenant) {

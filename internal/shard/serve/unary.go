@@ -13,11 +13,12 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// Most calls are Get and Put. Their handlers are not the generated ones, because the response of a Get is in memory
-// that is reused, and a Put whose message is too large is not decoded. Interceptors see both like every other unary
-// call.
+// Most calls are Get and Put, for which this file has handlers in place of the generated ones. The response of a Get
+// is in memory that is reused, and the message of a Put is not decoded if it is too large. Interceptors see both like
+// any other unary call.
 
-// RecordService describes RecordService with these two handlers, for the implementation that Server.Records returns.
+// RecordService describes the gRPC service with these two handlers. The implementation must be one that
+// Server.Records returned.
 func RecordService() *grpc.ServiceDesc {
 	own := map[string]grpc.MethodHandler{"Get": handleGet, "Put": handlePut}
 	d := recordv1.RecordService_ServiceDesc
@@ -53,10 +54,10 @@ var getCalls = sync.Pool{New: func() any {
 	return c
 }}
 
-// handleGet returns the getCall itself as the response. When gRPC encodes it, the getCall is free for reuse. After an
-// error, or if an interceptor returns a different response, the getCall is left to the garbage collector, because the
-// error or response may refer to it. Interceptors must wait for their handler, and must not retain the request or the
-// response.
+// handleGet returns the getCall itself as the response. After gRPC has encoded it, the getCall can be reused. If the
+// call fails, or if an interceptor returns a different response, the getCall is left to the garbage collector,
+// because the error or that response may refer to it. Interceptors must wait for their handler, and must not retain
+// the request or the response.
 func handleGet(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
 	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)

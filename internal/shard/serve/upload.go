@@ -217,7 +217,7 @@ func (u *upload) check() error {
 func (u *upload) commit() error {
 	if u.blob == nil {
 		u.write.replica.Data = u.data
-		u.release() // dispatch reserves the same bytes again
+		u.release() // because dispatch will reserve the same bytes
 		u.write.bytes = int64(len(u.data))
 		return nil
 	}
@@ -229,8 +229,8 @@ func (u *upload) commit() error {
 	return nil
 }
 
-// put writes the entry. It removes the blob if no entry will refer to it, because the put was certainly refused, or
-// because an earlier put with the same request id was applied.
+// put writes the entry. It then removes the blob if no entry will refer to it, either because the put was certainly
+// refused, or because an earlier put with the same request id was applied.
 func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
 	err = u.server.dispatch(ctx, &u.write)
 	proposed := err == nil

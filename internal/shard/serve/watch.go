@@ -22,8 +22,8 @@ import (
 const (
 	// watchRecordsMax bounds the number of records in one Watch message, for records with small data.
 	watchRecordsMax = 1024
-	// WatchBytes is the largest size of the records in one message, because a message ends after the record that
-	// reaches ResultBytes.
+	// WatchBytes is the maximum size of the records in one message. It exceeds ResultBytes, because a message ends only
+	// after the record with which it reaches ResultBytes.
 	WatchBytes = ResultBytes + format.DataBytesMax + format.AttributesBytesMax
 	// watchLook is how often an idle watch checks whether this shard still leads the group.
 	watchLook = time.Second
@@ -134,13 +134,13 @@ func (w *watch) stillHere() error {
 // is true. While the message waits for a slow reader, tell holds only the message and no part of the log.
 func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	if err := pass(ctx, w.tenant, 0, 0); err != nil {
-		return false, err // the wait comes before any memory is held
+		return false, err // pass may wait, so it comes before any memory is held
 	}
 	held := message.HeldOf(ctx)
 	if held.Ask(WatchBytes) != nil {
 		return true, nil
 	}
-	defer func() { _ = held.Ask(0) }() // Ask never refuses a decrease; unsent data stays counted
+	defer func() { _ = held.Ask(0) }() // a decrease is never refused; data that is still being sent remains counted
 	records, through, err := w.sv.Log().Changes(ctx, w.at, group.ChangesOptions{RecordsMax: watchRecordsMax,
 		BytesMax: ResultBytes})
 	switch {
@@ -159,7 +159,7 @@ func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	applied, _ := w.sv.Log().Applied()
 	if len(records) == 0 && applied != through {
 		w.at = through
-		return false, nil // all records are superseded, so the cursor comes with the next message
+		return false, nil // only superseded records were read; the next message has the cursor
 	}
 	for i, part := range parts {
 		w.at = through
@@ -187,8 +187,8 @@ func (w *watch) parts(records []group.Record) (parts [][]group.Record) {
 	return append(parts, records[first:])
 }
 
-// size returns the memory that is held while records are sent in parts. The sum consists of the memory of the records
-// and twice that of the largest message, because one message is in the transport while the next one waits.
+// size returns the memory that is held while records are sent in the given parts. It consists of the records
+// themselves and twice the largest encoded message, because one message is in the transport while the next one waits.
 func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 	size, largest := int64(0), int64(0)
 	for _, part := range parts {

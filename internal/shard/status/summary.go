@@ -26,7 +26,7 @@ func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSumm
 	f.Loading = shard.GetState() == recordv1.ShardState_SHARD_STATE_LOADING
 	switch shard.GetState() {
 	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING:
-	case recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // the groups that fit into memory are loaded and serve
+	case recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // groups that fit into memory are loaded and serve
 		f.Loading = !shard.GetLoad().GetDone()
 	case recordv1.ShardState_SHARD_STATE_DRAINING:
 		f.And = "; the shard is being emptied"
@@ -46,7 +46,7 @@ func summarize(st *recordv1.ShardStatus, problems []string) *recordv1.StatusSumm
 			f.Damaged = append(f.Damaged, g.GetGroup())
 		case g.GetState().Serves():
 		case comes[g.GetGroup()]:
-			f.Groups-- // other shards serve the group until this shard's copy is complete
+			f.Groups-- // the group is served by other shards until the copy on this shard is complete
 		default:
 			f.Fail(g.GetGroup(), g.GetMessage())
 		}

@@ -1,7 +1,7 @@
-// Package trash keeps the folders of replicas that have left their groups for some time. Their files are not needed,
-// because a majority of the other members has committed the membership change that removed such a replica from its
-// group. If another copy will take its place on the volume, the folder stays until that copy is complete, unless free
-// space is low.
+// Package trash keeps the folders of replicas for some time after the replicas have left their groups. The files are
+// no longer needed, because a majority of the other members has committed the membership change that removed the
+// replica from its group. If another copy of the group will take the replica's place on the volume, the folder stays
+// until that copy is complete, unless free space is low.
 package trash
 
 import (
@@ -35,9 +35,10 @@ type Options struct {
 	Delay time.Duration
 	// Held reports whether nothing may be deleted at present.
 	Held func() bool
-	// Coming reports whether another copy of a group will come to this volume and is not complete yet.
+	// Coming reports whether another copy of a group is about to be placed on this volume but is not complete yet.
 	Coming func(group uuid.UUID) bool
-	// Fuller is called when a folder was added. Freed is called when space was freed.
+	// Fuller is called after a folder was added to the trash. Freed is called after the deletion of folders has freed
+	// space.
 	Fuller, Freed func()
 	Problem       func(what string, err error)
 	Logger        *slog.Logger
@@ -88,8 +89,8 @@ func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }
 
-// Drop deletes the folders for which may() returns true, older ones before newer ones. Folders that wait for a new copy
-// come last. Drop deletes nothing if Held returns true.
+// Drop deletes the folders for which the function may returns true, the oldest first. Folders that wait for a new
+// copy of their group come last. If Held returns true, Drop deletes nothing.
 func (b *Bin) Drop(may func(f *Folder) bool) error {
 	if b.Held() {
 		return nil
@@ -141,8 +142,8 @@ func (b *Bin) list() (all []Folder, err error) {
 	return all, nil
 }
 
-// trashedAt returns the time when a shard put a folder into the trash. It returns false if the name of the folder is
-// not one that shards use, so that somebody else has put the folder there and is responsible for it.
+// trashedAt returns the time when a shard put a folder into the trash. It returns false if shards do not use such
+// names. In that case somebody else has put the folder there, and is responsible for it.
 func trashedAt(name string) (time.Time, bool) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 36+1+16 {
@@ -152,9 +153,9 @@ func trashedAt(name string) (time.Time, bool) {
 	return time.Unix(seconds, 0), err == nil
 }
 
-// RemoveAll removes a folder and its content. After a crash, the caller calls it again to remove the rest. The manifest
-// is removed first, so that half of a group is never mistaken for a group. The replica file is removed last, so that
-// the rest can be recognized.
+// RemoveAll removes a folder and its content. If it is interrupted by a crash, it must be called again to remove the
+// rest. The manifest is removed first, so that the remaining files are never mistaken for a complete group. The
+// replica file is removed last, so that the rest can be identified.
 func RemoveAll(fsys vfs.FS, dir string) error {
 	if err := fsys.Remove(path.Join(dir, format.ManifestName)); err == nil {
 		if err := fsys.SyncDir(dir); err != nil {

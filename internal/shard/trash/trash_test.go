@@ -73,8 +73,8 @@ func TestWhatIsOldGoes(t *testing.T) {
 	}
 }
 
-// If space is short, every folder may be deleted. A folder is deleted last if its group is getting a new copy.
-// Goroutines that wait for space are notified.
+// If space is short, every folder may be deleted, but the folder of a group that is getting a new copy is deleted
+// last. The bin reports that space was freed, so that goroutines that wait for space can continue.
 func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 	held, freed := false, 0
 	b, _, groups := filled(t, &held)
@@ -107,8 +107,8 @@ func (w *watched) Remove(name string) error {
 	return w.FS.Remove(name)
 }
 
-// When a folder is removed, its manifest is removed first, so that a crash leaves nothing that is mistaken for a group.
-// The replica file is removed last, so that the remaining files can still be identified.
+// When a folder is removed, its manifest is removed first, so that after a crash the rest is not mistaken for a
+// complete group. The replica file is removed last, so that the rest can still be identified.
 func TestInWhichOrderFilesGo(t *testing.T) {
 	held := false
 	b, disk, _ := filled(t, &held)
