@@ -1,5 +1,6 @@
-// Package archiving is what an archiver reports of itself, and whether that archive is current. The archiver serves a
-// Report at Path of its HTTP port, and the operator reads it there. The package reads no file and makes no call.
+// Package archiving defines the report of an archiver about itself, and decides whether its archive is current. The
+// archiver serves a Report at Path on its HTTP port, where the operator reads it. The package reads no file and makes
+// no call.
 package archiving
 
 import (
@@ -17,82 +18,87 @@ type State string
 
 // The states.
 const (
-	Starting  State = "starting"  // it reads in the bucket how far each group is archived
-	Archiving State = "archiving" // it archives; Trouble says if it does not get on
-	Waiting   State = "waiting"   // it could not begin, or had to stop, and tries again; Trouble says why
-	Ended     State = "ended"     // it must not go on; Trouble says why
+	Starting  State = "starting"  // it reads from the bucket how far each group is archived
+	Archiving State = "archiving" // it archives; if it makes no progress, Trouble has the reason
+	Waiting   State = "waiting"   // it could not begin, or had to stop, and will try again; Trouble has the reason
+	Ended     State = "ended"     // it has stopped for good; Trouble has the reason
 )
 
 // Reasons of a Trouble, besides those of package bucket.
 const (
 	ReasonStoreSilent   = "StoreSilent"   // a gateway or a shard of the store does not answer
 	ReasonTakenOver     = "TakenOver"     // another archiver writes the archive
-	ReasonForeign       = "Foreign"       // the archive is one of another store, or of another shape
+	ReasonForeign       = "Foreign"       // the archive belongs to another store, or has an object of the wrong kind
 	ReasonNewerFormat   = "NewerFormat"   // a later version of Sheaf wrote the archive
 	ReasonWrongKey      = "WrongKey"      // the archive is encrypted with a key that the archiver does not have
 	ReasonDamaged       = "Damaged"       // objects of the archive are damaged or missing
 	ReasonNotCreateOnce = "NotCreateOnce" // the bucket replaces objects, or reads other bytes than were written
 )
 
-// Trouble is why an archiver does not get on.
+// Trouble describes what keeps an archiver from making progress.
 type Trouble struct {
 	Reason  string    `json:"reason"` // in CamelCase, as in conditions
 	Message string    `json:"message"`
-	At      time.Time `json:"at"` // when it was seen last
+	At      time.Time `json:"at"` // when it last occurred
 }
 
-// Report is what an archiver has done and what it waits for. Times and LagSeconds are by the clock of the archiver.
+// Report describes what an archiver has done, and what it waits for. All times, and LagSeconds, are measured with the
+// archiver's clock.
 type Report struct {
 	Version string `json:"version"`
-	Store   string `json:"store,omitempty"` // UUID; empty: the store has not answered yet
+	Store   string `json:"store,omitempty"` // UUID; empty until the store has responded
 	State   State  `json:"state"`
 	// IntervalSeconds is the time between two log objects.
 	IntervalSeconds float64 `json:"intervalSeconds"`
-	Writer          string  `json:"writer,omitempty"` // UUID of the writer; empty: it has not begun to write
+	Writer          string  `json:"writer,omitempty"` // UUID of the writer; empty until it begins to write
 	Epoch           uint64  `json:"epoch,omitempty"`
 	LogObject       uint64  `json:"logObject,omitempty"` // the number of the last log object
 
-	// ArchivedThrough is a time before which everything acknowledged, in all groups, is archived. Nil: not known yet.
+	// ArchivedThrough is a point in time. Everything that was acknowledged before it, in all groups, is archived. It is
+	// nil if the time is not known yet.
 	ArchivedThrough *time.Time `json:"archivedThrough,omitempty"`
-	// LagSeconds is how long ago that is. Nil: not known yet.
+	// LagSeconds is the number of seconds since ArchivedThrough. It is nil if ArchivedThrough is nil.
 	LagSeconds *float64 `json:"lagSeconds,omitempty"`
 
 	Groups       int   `json:"groups"`        // groups that are archived
-	Waiting      int   `json:"waitingGroups"` // groups whose first copy is not complete
-	Holes        int   `json:"holes"`         // in the history of all groups
-	PendingBytes int64 `json:"pendingBytes"`  // news in memory
-	LooseBytes   int64 `json:"looseBytes"`    // entries that are in log objects alone
+	Waiting      int   `json:"waitingGroups"` // groups whose first copy is not complete yet
+	Holes        int   `json:"holes"`         // number of gaps in the archived history of all groups
+	PendingBytes int64 `json:"pendingBytes"`  // size of changes in memory that are not archived yet
+	LooseBytes   int64 `json:"looseBytes"`    // size of the entries that are stored only in log objects
 
 	// Objects, Bytes, Errors and BucketErrors count from the start of the process.
-	Objects      int64            `json:"objects"`                // that the bucket has acknowledged
-	Bytes        int64            `json:"bytes"`                  // of these objects
-	Errors       map[string]int64 `json:"errors,omitempty"`       // by what the archiver did
-	BucketErrors map[string]int64 `json:"bucketErrors,omitempty"` // by the reason that the bucket gave
-	// LastObject is when the bucket acknowledged an object last. Nil: it has acknowledged none.
+	Objects      int64            `json:"objects"`                // number of objects that the bucket has acknowledged
+	Bytes        int64            `json:"bytes"`                  // size of these objects
+	Errors       map[string]int64 `json:"errors,omitempty"`       // number of errors, by kind
+	BucketErrors map[string]int64 `json:"bucketErrors,omitempty"` // number of errors, by the bucket's reason
+	// LastObject is the time when the bucket last acknowledged an object. It is nil if the bucket has not acknowledged
+	// any.
 	LastObject *time.Time `json:"lastObject,omitempty"`
 
-	// Trouble is why it does not get on. Nil: it does, as far as it knows.
+	// Trouble describes what keeps the archiver from making progress. It is nil if the archiver knows of nothing.
 	Trouble *Trouble `json:"trouble,omitempty"`
 }
 
-// patience is how far an archive may be behind before it is not current.
+// patience is how far an archive may be behind and still count as current.
 const patience = time.Minute
 
-// Allowed is how far the archive may be behind before it is not current: a minute, or six intervals if that is longer.
+// Allowed returns how far an archive may be behind and still count as current. This is one minute or six intervals,
+// whichever is longer.
 func Allowed(interval time.Duration) time.Duration { return max(patience, 6*interval) }
 
-// Currency says whether an archive is current.
+// Currency tells whether an archive is current.
 type Currency int
 
 // The values of Currency.
 const (
-	Unknown Currency = iota // nobody knows yet how far it is
+	Unknown Currency = iota // it is not known yet how far the archive is behind
 	Current
 	Behind
 )
 
-// Current returns whether the archive is current: whether everything acknowledged up to a short time ago is in objects
-// that the bucket has acknowledged. Nothing else counts, neither that a process runs nor that it reports no trouble.
+// Current returns whether the archive is current. An archive is current if everything that was acknowledged up to a
+// short time ago is in objects that the bucket has acknowledged. Nothing else matters: not whether a process runs,
+// and not whether it reports trouble.
 func (r *Report) Current() Currency {
 	switch {
 	case r.LagSeconds == nil && r.Waiting > 0:
@@ -105,7 +111,7 @@ func (r *Report) Current() Currency {
 	return Current
 }
 
-// Sentence says how far the archive is, such as "archived 4 s ago".
+// Sentence describes how far the archive is behind, as in "archived 4 s ago".
 func (r *Report) Sentence() string {
 	holes := ""
 	if r.Holes > 0 {

@@ -16,16 +16,16 @@ func TestOnlyAcknowledgedObjectsMakeAnArchiveCurrent(t *testing.T) {
 		"first copies": {Report{State: Archiving, Waiting: 3}, Behind, "the first copy of 3 groups is not complete"},
 		"current": {Report{State: Archiving, LagSeconds: seconds(4.2), IntervalSeconds: 10}, Current,
 			"archived 4 s ago"},
-		// A bucket that fails does not make an archive behind before time passes.
+		// A bucket that fails does not put an archive behind until enough time has passed.
 		"trouble alone": {Report{State: Archiving, LagSeconds: seconds(59), IntervalSeconds: 10,
 			Trouble: &Trouble{Reason: "Away"}}, Current, "archived 59 s ago"},
-		// A process that runs without trouble does not make an archive current.
+		// An archive is not current merely because a process runs without trouble.
 		"behind": {Report{State: Archiving, LagSeconds: seconds(61), IntervalSeconds: 10}, Behind, "archived 61 s ago"},
 		"long intervals": {Report{State: Archiving, LagSeconds: seconds(3599), IntervalSeconds: 600}, Current,
 			"archived 59 min ago"},
 		"behind long intervals": {Report{State: Archiving, LagSeconds: seconds(3601), IntervalSeconds: 600}, Behind,
 			"archived 60 min ago"},
-		// A new group whose copy is under way lets the lag grow, and that alone counts.
+		// While the first copy of a new group is being made, the lag grows. Only the lag counts, not the copy itself.
 		"one new group": {Report{State: Archiving, LagSeconds: seconds(20), IntervalSeconds: 10, Waiting: 1}, Current,
 			"archived 20 s ago"},
 		"holes": {Report{State: Archiving, LagSeconds: seconds(7300), IntervalSeconds: 10, Holes: 1}, Behind,

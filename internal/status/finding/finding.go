@@ -33,7 +33,7 @@ type Finding struct {
 	Do       string   `json:"do,omitempty"` // the next step; empty if there is none, or if What already names it
 }
 
-// Messages converts findings to the form of the contract.
+// Messages converts findings to the message type of the API.
 func Messages(all []Finding) (out []*recordv1.Finding) {
 	for _, f := range all {
 		out = append(out, &recordv1.Finding{Severity: string(f.Severity), Kind: string(f.Kind), Where: f.Where,
@@ -119,8 +119,8 @@ type List struct {
 	names   []Finding             // keys of same, in the order of their first finding
 }
 
-// byHand returns do, a next step in which a person starts or stops processes. It returns an empty string if an operator
-// runs the processes.
+// byHand returns do, which is a next step in which a person starts or stops processes. If an operator runs the
+// processes, it returns an empty string instead.
 func (f *List) byHand(do string) string {
 	if f.managed {
 		return ""

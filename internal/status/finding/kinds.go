@@ -47,11 +47,11 @@ const (
 	VolumeJoining Kind = "VolumeJoining"
 )
 
-// Rule describes a kind of finding: what causes it, and how soon sheaf doctor reflects a change of the cause. A run of
-// sheaf doctor reports the finding if the run starts at least Within after the cause has begun. A run does not report
-// the finding if it starts at least Gone after the cause has ended. Zero means that sheaf doctor examines the cause
-// itself during the run. The times are upper bounds on a machine that is not overloaded. sheaf doctor itself waits up
-// to 5 s for a shard that does not respond.
+// Rule describes a kind of finding: its cause, and how soon sheaf doctor reflects a change of the cause. Each run of
+// sheaf doctor that starts at least Within after the cause has begun reports the finding. No run that starts at least
+// Gone after the cause has ended reports it. Zero means that sheaf doctor itself examines the cause during the run.
+// The times are upper bounds for a machine that is not overloaded. In addition, sheaf doctor waits up to 5 s for a
+// shard that does not respond.
 //
 // The causes and reasons are quoted in docs/operations/troubleshooting.md, and a test compares the two.
 type Rule struct {

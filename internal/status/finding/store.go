@@ -23,7 +23,7 @@ func seconds(s float64, to time.Duration) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(to)
 }
 
-// Facts holds the collected data, which are the shards, and one row of groups for each copy, as AdminService lists
+// Facts holds the collected data. These are the shards, and one row in Groups for each copy, as AdminService lists
 // them.
 type Facts struct {
 	Store    []string // problems of the store itself, as a gateway reports them
@@ -93,7 +93,7 @@ func Of(seen Facts) []Finding {
 	for _, g := range seen.Groups {
 		if slices.Contains(seen.Store, g.GetMessage()) {
 			odd[g.GetGroup()] = true
-			continue // the problem of the store already reports it
+			continue // a problem of the store already reports this
 		}
 		f.group(g, st)
 	}
@@ -133,19 +133,20 @@ type summary struct {
 // copies sums up the rows of one group.
 type copies struct {
 	copies, pending int
-	stuck           int      // number of copies with a finding of their own, which explains why they cannot lead
+	stuck           int      // number of copies with their own finding, which explains why they cannot lead
 	silent          []string // shards with a finding that explains why their copy is not served
 	led, loading    bool
 	waits           string
 }
 
-// unserved reports whether the group has no leader because so many copies are stuck that the others are not a majority.
+// unserved reports whether the group has no leader because too many of its copies are stuck: the remaining copies are
+// not a majority.
 func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= c.copies }
 
-// lack describes what the store lacks while a shard does not serve all of its groups.
+// lack describes what is missing in the store because a shard does not serve all of its groups.
 type lack struct {
 	part     bool     // the shard serves some of its groups
-	less     int      // number of groups that are served with one copy fewer
+	less     int      // number of groups that are served, but by one copy less than usual
 	unserved []string // names of the groups that are not served
 	own      int      // number of the shard's groups for which it is unknown whether other shards serve them
 }
@@ -155,7 +156,7 @@ func servesNothing(s *recordv1.Shard) bool {
 	switch s.GetState() {
 	case recordv1.ShardState_SHARD_STATE_UNSPECIFIED, recordv1.ShardState_SHARD_STATE_SERVING,
 		recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_DRAINING,
-		recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // a shard in the last state serves the groups that fit
+		recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL: // in this state, a shard serves the groups that fit into memory
 		return false
 	}
 	return s.GetAlive() && s.GetMessage() != ""
@@ -185,8 +186,8 @@ func (st *summary) isCaused(row *recordv1.Group) bool {
 	return st.isOut(row.GetShard())
 }
 
-// gather groups the rows by group, and records which shards are silent, serve nothing, or serve only some of their
-// groups.
+// gather collects the rows of each group. It also records which shards are silent, which serve nothing, and which
+// serve only some of their groups.
 func gather(seen Facts) *summary {
 	st := &summary{
 		shards: map[string]*recordv1.Shard{}, groups: map[string]*copies{}, lacks: map[string]*lack{},
@@ -274,8 +275,8 @@ func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
 }
 
-// shard adds the findings about one shard. The argument l describes what the store lacks because the shard does not
-// serve all of its groups. It is nil if the shard serves all of them.
+// shard adds the findings about one shard. The argument l describes what is missing in the store because the shard
+// does not serve all of its groups. l is nil if the shard serves all of them.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
 	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&
@@ -333,7 +334,8 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	}
 	// The message of a shard in the state MEMORY_TOO_SMALL already reports that memory is short.
 	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
-		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes()) // the need was computed when the shard started
+		// The need was computed when the shard started, so the usage may have outgrown it.
+		need := max(s.GetMemoryNeedBytes(), s.GetMemoryUsedBytes())
 		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(need),
 			units.Bytes(limit))
 		switch {
@@ -419,7 +421,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		}
 	case recordv1.GroupState_GROUP_STATE_SERVING:
 		switch wait := strings.HasPrefix(g.GetMessage(), WritesWait); {
-		case wait && f.fullShard(g): // the finding about the shard gives the reason
+		case wait && f.fullShard(g): // the finding about the shard already gives the reason
 		case wait:
 			f.ofGroup(GroupReadOnly, name, shard, what,
 				"give it what lacks: space, memory or file descriptors (ulimit -n, LimitNOFILE); then writes go on by themselves")
@@ -437,7 +439,8 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED, st.isOut(m.GetShard()):
 		case !m.GetActive() && st.stuck[name+"/"+m.GetShard()]: // the finding about the copy gives the reason
 		case !m.GetActive() && m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_LEARNER:
-			// Until a learner has its files, its shard fetches them from the leader, and reports errors.
+			// A learner that does not have its files yet is fetching them from the leader, and its own shard reports any
+			// errors.
 			if st.here[name+"/"+m.GetShard()] {
 				f.ofGroup(CopySilent, name, "", "its new copy on shard "+at+" has its files, and the leader on shard "+shard+
 					" does not hear it: it gets no vote", "see that shard "+shard+" reaches shard "+at)

@@ -406,7 +406,7 @@ func TestAMemoryLimitThatIsTooSmallIsOneFinding(t *testing.T) {
 	if len(found) != 1 || found[0].Kind != ShardState || found[0].What != want {
 		t.Errorf("%+v", found)
 	}
-	alone := Facts{Shards: []*recordv1.Shard{limited}} // a shard alone does not know what other shards serve
+	alone := Facts{Shards: []*recordv1.Shard{limited}} // a single shard does not know which groups other shards serve
 	for _, row := range seen.Groups {
 		if row.GetShard() == "b" {
 			alone.Groups = append(alone.Groups, row)

@@ -71,7 +71,7 @@ func TestThePageRefersToNothingElsewhere(t *testing.T) {
 		`https?:`, `//[a-z0-9-]+\.`, `\bsrc=`, `@import`, `url\(`, // the page must load nothing from other servers
 		// Text from JSON must not become HTML.
 		`innerHTML`, `outerHTML`, `insertAdjacentHTML`, `document\.write`, `\beval\b`, `\bsetHTML`,
-		`\sstyle="`, `\son[a-z]+="`, // the policy would refuse these
+		`\sstyle="`, `\son[a-z]+="`, // the content security policy would block these
 	} {
 		if found := regexp.MustCompile(bad).FindString(html); found != "" {
 			t.Errorf("the page has %q", found)
