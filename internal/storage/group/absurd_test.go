@@ -44,9 +44,10 @@ var absurdFields = map[string]func(m *format.Manifest, v uint64){
 	"voter": func(m *format.Manifest, v uint64) { m.Conf.Voters = []uint64{v} },
 }
 
-// TestAbsurdNumbersOfAGroup sets each number of a manifest or mark, with a correct checksum, to an absurd value. No
-// operation may panic, run indefinitely, or take more memory than the sizes of the files justify. The log has to
-// compare each size in a file with the file's own size before it uses it. The test takes 6 s.
+// TestAbsurdNumbersOfAGroup sets each number in a manifest or mark file to an absurd value, with a correct checksum.
+// No operation may panic, run indefinitely, or take more memory than the sizes of the files justify. To ensure that,
+// the log must compare each size that it reads from a file with the size of the file before it uses it. The test
+// takes 6 s.
 func TestAbsurdNumbersOfAGroup(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 16<<10))
@@ -66,7 +67,7 @@ func TestAbsurdNumbersOfAGroup(t *testing.T) {
 				if !errors.Is(err, format.ErrCorrupt) {
 					t.Errorf("it cannot be stored: %v", err)
 				}
-				return // no program would read such a file, either
+				return // a value that cannot be written would not be read either
 			}
 			tried++
 			var before, after runtime.MemStats

@@ -8,8 +8,8 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	// allocateShare limits how much space is allocated in one step to the volume's spare bytes divided by
-	// allocateShare. The limit exists because many groups allocate space in advance.
+	// allocateShare is a divisor. In one step, at most the volume's spare bytes divided by allocateShare are allocated,
+	// because many groups allocate space in advance.
 	allocateShare = 64
 )
 
@@ -25,7 +25,7 @@ type allocation struct {
 	ahead     zerosAhead
 }
 
-// begin records that the log now uses a new file, and ends at the file's end.
+// begin records that the log continues in a new file, and that the log ends where that file ends.
 func (a *allocation) begin(end int64) { a.allocated, a.opened, a.inherited = end, 0, false }
 
 // allocate extends the file so that it has space for the given number of bytes after end. It extends the file in large
@@ -35,7 +35,7 @@ func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 	if need <= a.allocated {
 		return nil
 	}
-	// The steps are small for a group that has written little since it was opened.
+	// A group that has written little since it was opened allocates in small steps.
 	step := min(max(end-a.opened, allocateBytesMin), allocateBytesMax)
 	if a.spare != nil {
 		step = min(step, max(0, a.spare()/allocateShare))
@@ -77,13 +77,13 @@ func (a *allocation) truncate(file vfs.File, end int64) error {
 // overwrite these zeros, so that their syncs write only data. Writes that the journal makes durable do not need zeros.
 // See docs/adr/0009-zeros-ahead.md.
 const (
-	aheadWriteMax = 16 << 10 // a commit does not slow a larger write down much
+	aheadWriteMax = 16 << 10 // larger writes get no zeros, because a journal commit hardly slows them down
 	aheadFactor   = 16       // zeros are written for this many writes of the same size
 	aheadMax      = 256 << 10
 	aheadMin      = 16 << 10
-	// aheadShare and aheadShareIndex limit the zeros to the size of the segment's content divided by one of them, or to
-	// aheadMin if that is more. The limit exists because a start after a kill reads the zeros. aheadShareIndex is for
-	// Index residency, where such a start reads little else.
+	// aheadShare and aheadShareIndex are divisors. At most the size of the segment's content divided by one of them is
+	// written as zeros, or aheadMin if that is more. There is a limit because a start after a kill reads the zeros.
+	// aheadShareIndex applies to Index residency, where such a start reads little else.
 	aheadShare      = 32
 	aheadShareIndex = 256
 )

@@ -13,9 +13,9 @@ import (
 // take it.
 const applyChunk = 256
 
-// Apply makes all entries up to the index through visible. The caller guarantees that these entries are committed. When
-// Apply returns, the group's record index includes them. Apply calls each for every entry, in order, unless each is
-// nil. The function each must not change the log.
+// Apply makes all entries up to the index through visible. The caller guarantees that these entries are committed.
+// When Apply returns, the group's record index includes them. If each is not nil, Apply calls it for every entry, in
+// order. The function each must not change the log.
 func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -48,8 +48,8 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	return nil
 }
 
-// applier makes committed entries visible. It updates the index, the snapshots that see superseded versions, and the
-// set of blobs to which entries refer. It uses no file. The caller holds writer.mu.
+// applier makes committed entries visible. It updates three things: the index, the snapshots that see superseded
+// versions, and the set of blobs to which entries refer. It uses no file. The caller holds writer.mu.
 type applier struct {
 	state  *state
 	places *places
@@ -78,8 +78,8 @@ func (a applier) chunk(entries []tailEntry) error {
 	return nil
 }
 
-// version records where a record's newest version is, and marks the previous version as superseded. The caller holds
-// state.mu.
+// version records the location of a record's newest version, and marks the previous version as superseded. The caller
+// holds state.mu.
 func (a applier) version(id int64, loc index.Loc) error {
 	old, won, err := a.places.table.Max(id, loc)
 	if err != nil || old == 0 || !won {

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// follower returns a log that has the content of d's log up to d's applied index.
+// follower returns a new log that was installed from d's log, with everything up to d's applied index.
 func follower(t *testing.T, d *logDriver) *Log {
 	t.Helper()
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -183,8 +183,8 @@ func TestMissingBlobsOfABadReference(t *testing.T) {
 	}
 }
 
-// TestTombstonesStayUntilEveryMemberHasAppliedThem also checks that the only member of a group drops tombstones
-// without a limit.
+// TestTombstonesStayUntilEveryMemberHasAppliedThem checks that a group with several members drops only tombstones up
+// to the tombstone limit. The only member of a group needs no limit.
 func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 	tombstones := func(l *Log) (n int) {
 		for id := range int64(5) {

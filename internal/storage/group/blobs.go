@@ -126,8 +126,8 @@ func (b *blobSet) release() {
 	}
 }
 
-// pin records a reader of a blob, even if the blob is dropped. It must be called during a hold. The method close
-// removes the reader.
+// pin records a reader of a blob, even if the blob is dropped. It may be called only during a hold. A call of the
+// method close ends what pin has begun.
 func (b *blobSet) pin(id uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,8 +150,8 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	return s.dropped
 }
 
-// isGone reports whether this replica has no such blob and does not need it. Another member may still request such a
-// blob, because it still has an entry that compaction has dropped from this log.
+// isGone reports whether this replica has no file for a blob and needs none. Another member may still request such a
+// blob, because its log still has an entry that compaction has dropped from this log.
 func (b *blobSet) isGone(id uuid.UUID) bool {
 	if b.isReferred(id) {
 		return false

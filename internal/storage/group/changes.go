@@ -51,7 +51,7 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 		}
 	}
 	if len(c.records) > 0 {
-		err = nil // the next call returns the error, because this one returns records
+		err = nil // the records are returned now, and the next call returns the error
 	}
 	return c.records, c.next - 1, err
 }
@@ -71,8 +71,8 @@ type changes struct {
 	records []Record
 	bytes   int64
 	full    bool
-	again   bool  // compaction has swapped the segment during the read, so the read has to look up the segment again
-	damage  error // error for bad bytes that may hold the next change
+	again   bool  // compaction swapped the segment while it was being read, so it must be looked up again
+	damage  error // bad bytes that may contain the next change
 }
 
 // step reads the segment that holds the next index to its end.
@@ -86,7 +86,7 @@ func (c *changes) step() error {
 			ErrCursorExpired,
 			floor, c.next-1)
 	}
-	if len(views) == 0 { // there is no stored entry from this index on
+	if len(views) == 0 { // no stored entry has this index or a higher one
 		c.next = c.through + 1
 		return nil
 	}
@@ -124,7 +124,7 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 		return !newest && !moved
 	case step.Status != segio.FrameWhole:
 		c.damage = &format.DamageError{Damage: v.damage(c.group, step)}
-		return true // the damage matters only if the next frames are after the cursor
+		return true // the damage matters only if the frames that follow it are after the cursor
 	case e.Kind == format.KindState || !c.reader.isValid(e):
 		return true
 	case e.Index <= c.next:
@@ -160,8 +160,8 @@ func (c *changes) take(v view, step *segio.FrameStep) bool {
 	return !c.full && c.next <= c.through
 }
 
-// isNewest reports whether the version that a step has reached is its record's newest one. The result moved has the
-// same meaning as in places.isNewest.
+// isNewest reports whether the version that a step has reached is the newest version of its record. moved is true if
+// the segment was swapped in the meantime, so that locations in it are no longer valid.
 func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	e := &step.Entry
 	c.state.mu.RLock()
@@ -176,7 +176,7 @@ func (l *Log) Applied() (uint64, <-chan struct{}) {
 	return l.state.applied.Load(), changed
 }
 
-// signal wakes all goroutines that wait. Its method fire costs almost nothing while no goroutine waits.
+// signal wakes all goroutines that wait for it. Its method fire costs almost nothing if no goroutine waits.
 type signal struct{ c atomic.Pointer[chan struct{}] }
 
 // wait returns a channel that is closed by the next call of fire.

@@ -66,7 +66,7 @@ func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS)
 	for i, size := range sizes {
 		d.put(format.Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})
 	}
-	d.put(format.Entry{ID: math.MaxInt64}) // this entry's batch stores that the entries before it are committed
+	d.put(format.Entry{ID: math.MaxInt64}) // the batch of this entry records that the earlier entries are committed
 	ok(t, sealAndClose(d.log))
 	d.opts.Loader = segio.NewLoader(segio.LoaderOptions{CacheBytes: cacheBytes})
 	d.load()
@@ -142,8 +142,8 @@ func TestColdRoundEndsWhenThePageCacheIsFull(t *testing.T) {
 	}
 }
 
-// TestColdReadRefused checks that records are read through the page cache if the file system does not allow reads past
-// it, always or temporarily. An error of the device must be returned as an error.
+// TestColdReadRefused checks that records are read through the page cache if the file system refuses reads that
+// bypass the cache, either always or temporarily. An error of the device itself must be returned.
 func TestColdReadRefused(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000, 5000)
 	fs.openErr = syscall.EMFILE

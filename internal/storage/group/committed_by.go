@@ -11,8 +11,8 @@ import (
 // committed describes the part of the log that was committed at or before a given time. Commit times never decrease
 // within a group.
 type committed struct {
-	// through is an index. Every stored put and delete at or below it was committed at or before the time. There may be
-	// further such entries above it.
+	// through is an index. Every stored put and delete up to this index was committed at or before the given time. Some
+	// later ones may have been, too.
 	through uint64
 	// next is the commit time of the first put or delete above through. It is 0 if there is no such entry, or if the
 	// time is unknown.
@@ -26,7 +26,7 @@ func (r *reader) committedBy(at int64, applied uint64) (committed, error) {
 	defer unpinAll(views)
 	for _, v := range views {
 		if v.greatestCommit() <= at {
-			continue // the segments are in order, so the first one with a later commit time decides
+			continue // all entries of this segment are old enough, and the segments are in order
 		}
 		return r.committedIn(v, at, min(v.through, applied))
 	}
@@ -71,8 +71,8 @@ func (r *reader) committedIn(v view, at int64, through uint64) (committed, error
 		e := &step.Entry
 		switch {
 		case step.Status != segio.FramePassed && step.Status != segio.FrameWhole:
-			return false // bad bytes may hold an entry that was committed later
-		case e.CommitTime == 0 || !r.isValid(e): // entries of Raft itself have no commit time
+			return false // the bad bytes may contain an entry that was committed later
+		case e.CommitTime == 0 || !r.isValid(e): // Raft's own entries have no commit time
 			return true
 		case e.Index > through:
 			return false
@@ -97,7 +97,7 @@ func (v view) commitTimeAt(offset int64) (int64, error) {
 	}
 	e, _, _, _, err := format.DecodeHeader(frame, v.id, offset)
 	if err != nil {
-		return 1<<63 - 1, nil // the compaction that rewrites the segment will find and report the damage
+		return 1<<63 - 1, nil // the damage is found and reported by the compaction that rewrites the segment
 	}
 	return e.CommitTime, nil
 }

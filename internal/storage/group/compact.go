@@ -29,7 +29,7 @@ var (
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
-// sealed holds the parts of the log that operations which rewrite sealed segments need.
+// sealed holds the components of the log that are needed to rewrite sealed segments.
 type sealed struct {
 	group   string // name of the group
 	state   *state
@@ -50,12 +50,12 @@ type compaction struct {
 
 	history *history
 	held    *held
-	// scanned holds the superseded versions that open snapshots see. closedScans is how many snapshots had been closed
-	// when scanned was computed.
+	// scanned contains the superseded versions that open snapshots see. closedScans is the number of snapshots that had
+	// been closed when scanned was computed.
 	scanned     map[index.Loc]struct{}
 	closedScans uint64
-	// hold is the hold that is in force during this compaction. It is nil if no hold was ever set. The compaction keeps
-	// history above the index holdThrough, which is everything if it keeps none.
+	// hold is the hold that applies to this compaction, or nil if no hold was ever set. The compaction keeps the history
+	// above the index holdThrough. If that is the constant everything, it keeps no history.
 	hold        *Hold
 	holdThrough uint64
 	applied     uint64
@@ -83,7 +83,7 @@ type compaction struct {
 // A tombstone is dropped if no older version of its record is stored and no repeated delete can refer to the tombstone.
 // The first condition becomes true one Compact after the older versions were dropped.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
-	l.compacting.Lock() // Close first cancels l.ctx, and then waits for this lock
+	l.compacting.Lock() // Close cancels l.ctx before it waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.usable(); err != nil {
 		return CompactReport{}, err
@@ -199,8 +199,8 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 		switch {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
-			// The runs after this one are not compacted either, because the floor must not pass a membership change
-			// that is not in the manifest.
+			// The later runs are not compacted either, because Raft's floor must not pass a membership change that the
+			// manifest does not contain.
 			c.editor.folder.logger.Debug("segment is compacted later", "segment", run[0].number, "why", err)
 			return failed
 		case errors.Is(err, format.ErrNoSpace):

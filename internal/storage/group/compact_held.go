@@ -15,30 +15,30 @@ const heldAgeMin = 10 * time.Minute
 // everything is the limit with which no history is kept.
 const everything = math.MaxUint64
 
-// held is the history that a compaction must keep, which consists of the versions superseded above an index. The
-// compaction computes it from the rows of all segments, up to the applied index at that time.
+// held is the history that a compaction must keep. It consists of the versions that were superseded above an index.
+// The compaction computes it from the rows of all segments, up to the applied index at that time.
 type held struct {
 	// through is an index. A version may be dropped if the entry that superseded it is at or below through. If through has
 	// the value everything, no superseded version is kept.
 	through uint64
-	// ageThrough is the limit that follows from Retention.MinAge alone. hold is the hold from which through follows. It is
-	// nil if no hold was set, or if the compaction ignores the hold.
+	// ageThrough is the value that through would have because of Retention.MinAge alone. hold is the hold that was taken
+	// into account in through. It is nil if no hold was set, or if the compaction ignores the hold.
 	ageThrough uint64
 	hold       *Hold
 	// first is the location of the first version above through. beyond is the location of the first entry that was not
 	// applied when the rows were read.
 	first, beyond index.Loc
-	// newest contains the records that have a superseded version at or below through and were written above through.
-	// The value is the location of the newest version at or below through, which must be kept. It is 0 until that
-	// location is known.
+	// newest contains the records that were written above through and also have a superseded version at or below
+	// through. The newest of these older versions must be kept, and the map's value is its location. The value is 0
+	// until that location is known.
 	newest map[int64]index.Loc
 	found  int // number of records in newest whose location is known
-	// bytes is the size, by the ordinal of the segment, of the superseded versions that nothing else keeps. aged is the
-	// size of those versions that Retention.MinAge keeps as well.
+	// bytes is the size of the superseded versions that are kept for no other reason, by the ordinal of their segment.
+	// aged is the size of those among them that Retention.MinAge keeps as well.
 	bytes bytesByOrdinal
 	aged  int64
-	// timeThrough is the limit that follows from ages, and therefore rises with time. It rises only slightly before the
-	// time until. It is everything if there is no limit by age.
+	// timeThrough is the limit that results from the age of the entries. It rises as time passes, but only slightly
+	// before the time until. It is the constant everything if no age limits what may be dropped.
 	timeThrough uint64
 	until       time.Time
 }
@@ -55,8 +55,8 @@ func (h *held) keeps(id int64, at uint64, loc, newest index.Loc) bool {
 	if kept, ok := h.newest[id]; ok {
 		return kept == loc
 	}
-	// The record was not written above through when the rows were read. If it was written since then, it is not known
-	// whether that write or an earlier one superseded this version, so this version is kept.
+	// When the rows were read, the record had not been written above through. If it was written afterwards, either that
+	// write or an earlier one may have superseded this version, so the version is kept.
 	return !newest.Less(h.beyond)
 }
 
@@ -99,8 +99,8 @@ func (c *compaction) committedBefore(age time.Duration) (committed, error) {
 	return c.reader.committedBy(c.now.Add(-age).UnixNano(), c.applied)
 }
 
-// limit applies a limit that comes from an age. The limit rises with time. The method sets until to the time at which
-// about a quarter of the entries above the limit will be old enough.
+// limit applies a limit that results from an age, and that therefore rises as time passes. It sets until to the time
+// at which about a quarter of the entries above the limit will be old enough to drop.
 func (h *held) limit(by committed, now time.Time, age time.Duration, st *state) {
 	h.through, h.timeThrough = min(h.through, by.through), by.through
 	h.until = now.Add(age)
@@ -121,13 +121,13 @@ func (c *compaction) learnHold(history *historyFloor) {
 	switch {
 	case c.hold != nil && c.hold.On:
 		c.holdThrough = min(c.hold.Index, format.NumberMax)
-	case c.hold == nil && history != nil: // the hold is not known yet, and an archive may need all history that is left
+	case c.hold == nil && history != nil: // the hold is not known yet, and an archive may need all remaining history
 		c.holdThrough = history.floor
 	}
 }
 
-// isOlder reports whether a superseded version may be older than a version that must be kept, because its record was
-// written above through.
+// isOlder reports whether a superseded version may be older than a version that must be kept. This is possible if its
+// record was written again above through.
 func (h *held) isOlder(at uint64, newest index.Loc) bool {
 	return h.through != everything && at <= h.through && !newest.Less(h.first)
 }
@@ -151,7 +151,7 @@ func (h *held) note(r row) bool {
 	return true
 }
 
-// isKnown reports whether note needs no rows from the segment v or from segments before it.
+// isKnown reports whether the method note needs no more rows from the segment v or from earlier segments.
 func (h *held) isKnown(v view) bool {
 	return h.through == everything || v.through <= h.through && h.found == len(h.newest)
 }
@@ -198,7 +198,8 @@ func (st *state) beyond() index.Loc {
 	return index.MakeLoc(st.segments[len(st.segments)-1].ordinal, st.end, 0, false)
 }
 
-// heldBytes is the part of a segment's superseded bytes that compaction must keep because of held. Guarded by state.mu.
+// heldBytes tells which part of a segment's superseded bytes must be kept because they are in held. Guarded by
+// state.mu.
 type heldBytes struct {
 	bytes int64 // superseded bytes of the segment that were held when a compaction examined the segment
 	at    int64 // superseded bytes of the segment at that time
@@ -209,12 +210,12 @@ func (b heldBytes) of(superseded int64) int64 {
 	return min(superseded, b.bytes+max(0, superseded-b.at))
 }
 
-// heldLook is how much history the last compaction held. Its values are used until about a quarter of the history may
-// be dropped. Guarded by state.mu.
+// heldLook records how much history the last compaction had to keep. Its values remain in use until about a quarter
+// of that history may be dropped. Guarded by state.mu.
 type heldLook struct {
 	on    bool // whether some history had to be kept
 	hold  *Hold
-	index uint64    // the values are used while the hold is below this index; 0 if the hold does not matter
+	index uint64    // the values are used while the hold is below this index; 0 means that the hold does not matter
 	until time.Time // the values are used before this time
 	aged  int64     // bytes of entries that Retention.MinAge keeps
 	only  bool      // whether the hold keeps more than Retention.MinAge does
