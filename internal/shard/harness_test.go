@@ -33,14 +33,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// memRegistry keeps placement in memory, with the rules of registry.Store: revisions, conditional writes, views.
+// memRegistry keeps placement in memory. For revisions, conditional writes and views, it has the same rules as
+// registry.Store.
 type memRegistry struct {
 	mu       sync.Mutex
 	view     placement.View
 	watchers map[chan placement.View]bool
 	seen     map[uuid.UUID]placement.VolumeRecord
 	down     bool                   // etcd does not respond
-	refuse   bool                   // only writes of groups fail
+	refuse   bool                   // writes to groups fail, and everything else works
 	puts     int                    // number of writes to groups and weights
 	taken    bool                   // the registry acts as if another process had taken every shard name
 	asked    int                    // number of times a shard asked whether it may register
@@ -261,7 +262,7 @@ func (r *memRegistry) told(shard string) map[string]registry.Weight {
 	return r.weights[shard]
 }
 
-// WatchAccess implements Registry. It returns only one grants table, which a test must set before.
+// WatchAccess implements Registry. It sends only the grants table that the test has set before the call.
 func (r *memRegistry) WatchAccess(ctx context.Context) <-chan registry.Access {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -402,7 +403,8 @@ func handlerOf(s *Shard) http.Handler {
 var hash4 = placement.Routing{Mode: placement.Hash, Groups: 4}
 var named = placement.Routing{Mode: placement.Named}
 
-// start starts a shard on a new folder with its own registry; change may be nil.
+// start starts a shard with the given registry in a new folder. If change is not nil, it may change the configuration
+// first.
 func start(t testing.TB, registry *memRegistry, change func(*Config)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, registry: registry}
@@ -639,8 +641,8 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// data returns n bytes that differ between records and between positions. They begin with the id as a decimal number
-// and "/".
+// data returns n bytes of test data that differ between records and between positions. They begin with the id in
+// decimal digits and "/".
 func data(id int64, n int) []byte {
 	b := make([]byte, 0, n+64)
 	b = append(strconv.AppendInt(b, id, 10), '/')

@@ -146,7 +146,7 @@ func (f forHost) Ready() error {
 	return nil
 }
 
-// setHealth sets the health of one group in the health service: "group/NAME".
+// setHealth sets the health of one group in the health service, under the name "group/NAME".
 func (s *Shard) setHealth(g *replicas.Replica, serving bool) {
 	if s.server != nil { // true if start has run
 		s.server.SetHealth("group/"+g.Name, serving)

@@ -131,8 +131,8 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
 	}
-	// Meanwhile a host that retries may have reported the same state with another message. In that case the status
-	// and the row are requested once more.
+	// A host that retries may have reported the same state with another message in the meantime. In that case, the
+	// status and the row are requested once more.
 	var st *recordv1.ShardStatus
 	for end := time.Now().Add(time.Minute); ; row = f.row() {
 		st = &recordv1.ShardStatus{}
@@ -478,8 +478,9 @@ func TestHostReportsADiskThatHangs(t *testing.T) {
 			c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond
 		})
 		f.put(1, "one")
-		// The machine's disk may also be slow at times. So this function requests the current state, and expects silence only
-		// once a read waits.
+		// The machine's own disk may also be slow at times, so that the shard reports silence for a moment. Therefore this
+		// function polls until the current state is the expected one. It accepts a report of silence only when a read is
+		// waiting.
 		says := func(silent bool) *recordv1.Shard {
 			t.Helper()
 			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -538,7 +539,7 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 				f.put(1, "one")
 				f.reaches(serving)
 				if !served {
-					f.stop() // this stop has the default StopPatience, because the disk still responds
+					f.stop() // the disk still responds, so this stop needs no short StopPatience
 					f.cfg.times.StopPatience = patience
 				}
 				lossy.mu.Lock()
@@ -641,7 +642,7 @@ func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 			f.holdsBack(foreign, "took the place", "generation 2")
 			f.leaves()
 			if stay {
-				// The shard does not retry, because the twin may just be between two starts.
+				// The host must not start the shard again, because the twin may merely be restarting.
 				time.Sleep(10 * f.cfg.times.Inspect)
 				if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
 					t.Errorf("it came back: %v", state)

@@ -187,7 +187,7 @@ func (i *installSink) Describe(d peer.Description) (err error) {
 		return err
 	}
 	i.total = d.Bytes
-	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has already decoded this manifest
+	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has decoded it, so err is nil
 		for _, segment := range m.Segments {
 			i.segments += segment.Bytes
 		}

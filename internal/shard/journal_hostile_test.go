@@ -34,8 +34,8 @@ func afterAPowerCut(t testing.TB) (f *fixture, after *vfstest.Mem, there map[int
 	return f, after, there
 }
 
-// servedOrRefused counts of the given records are served with their acknowledged data, and how many are refused with
-// an error. None may be reported as never written.
+// servedOrRefused returns how many of the given records are served with their acknowledged data, and how many are
+// refused with an error. No record may be reported as never written.
 func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) {
 	f.t.Helper()
 	for id, d := range there {
@@ -173,7 +173,8 @@ func isWritten(t testing.TB, disk *vfstest.Mem, name string, offset, length int6
 	return err == nil && len(bytes.Trim(b[:n], "\x00")) > 0
 }
 
-// TestABadBitInTheJournalHitsWhatStoodThere damages one record of the journal, which is followed by intact records.
+// TestABadBitInTheJournalHitsWhatStoodThere damages one record of the journal that is followed by intact records.
+// Only the groups with data in the damaged record may be affected.
 func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -74,7 +74,7 @@ func (h *hanging) silent(shard string, silent bool) {
 	forHost{h.shards[shard].shard}.Problem(host.VolumeSilent, err)
 }
 
-// get reads the record of group 0 at one shard.
+// get reads the test record, which is in group 0, from one shard.
 func (h *hanging) get(shard string) error {
 	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Second)
 	defer cancel()

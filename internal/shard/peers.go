@@ -61,7 +61,7 @@ func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
 	return true
 }
 
-// received informs the groups that have a member on the given shard whether that shard is alive.
+// received tells each group that has a member on the given shard whether that shard is alive.
 func (p *peers) received(shard string, alive bool) {
 	p.logger.Debug("peer", "peer", shard, "alive", alive)
 	for _, g := range p.routes().ByUUID {
@@ -92,7 +92,7 @@ func (p *peers) isSilent(shard string) bool {
 // mustNotLead reports whether a peer has asked not to lead groups.
 func (p *peers) mustNotLead(shard string) bool { return p.hub.MustNotLead(shard) }
 
-// Tell implements load.Peers. It informs a group that has begun to serve which of its members are silent.
+// Tell implements load.Peers. It tells a group that has just begun to serve which of its members are silent.
 func (p *peers) Tell(g *replicas.Replica, sv *replicas.Served) {
 	for id, m := range g.Members() {
 		if id == sv.RaftID || m.Shard == p.name {
@@ -135,7 +135,8 @@ func (e exported) Describe() peer.Description {
 	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
 }
 
-// notHereAnyMore translates errors from a group that is being closed into peer.ErrNotHere.
+// notHereAnyMore turns an error into peer.ErrNotHere if the error occurred because the group is being closed. It
+// returns other errors unchanged.
 func notHereAnyMore(err error) error {
 	if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrVersionNotFound) {
 		return fmt.Errorf("%w: %w", peer.ErrNotHere, err)

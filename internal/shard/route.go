@@ -58,7 +58,7 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 	return answer.WrongShard(name, addressOf(view, state), view.Epoch)
 }
 
-// notFollowed returns the error for a call to a group for which a lookup in etcd fails now. The caller must try other
+// notFollowed returns the error for a call to a group that could not be looked up in etcd. The caller must try other
 // shards, unless the group is one of this shard's own.
 func (s *Shard) notFollowed(ctx context.Context, r *replicas.Routes, name string) error {
 	switch {

@@ -34,7 +34,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	f.eventually("a scan is open", func() bool { return f.served(0).Log().Stats().ScansRead == 1 })
 	var there map[int64][]byte
 	var cursors [][]byte
-	for range 6 { // each scan keeps a different state of 20 MB
+	for range 6 { // each scan keeps 20 MB of superseded data of its own
 		// The scans begin at different times, so that their order is clear when the oldest ones are closed first.
 		time.Sleep(time.Second)
 		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // the caller disconnects after the first message

@@ -54,7 +54,8 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 	return b
 }
 
-// connect returns the store over a new connection, which remembers nothing, as in a separate process.
+// connect returns the store over a new connection. Like a connection of a separate process, it remembers nothing from
+// earlier.
 func (b *backedUp) connect() *registry.Store {
 	b.t.Helper()
 	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{b.etcd.Address}})

@@ -68,9 +68,9 @@ type Shard struct {
 	repairer  *care.Repairer
 }
 
-// Start opens the volume, begins to serve gRPC (UNAVAILABLE GROUP_LOADING while a group loads) and registers with
-// etcd. In the background, the shard then loads groups in parallel and follows its targets. ctx bounds only the start
-// itself.
+// Start opens the volume, begins to serve gRPC and registers with etcd. In the background, the shard then loads
+// groups in parallel and follows its targets. While a group loads, calls to it fail with the code UNAVAILABLE and the
+// reason GROUP_LOADING. ctx bounds only the start itself.
 func Start(ctx context.Context, cfg Config) (*Shard, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
