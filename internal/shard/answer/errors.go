@@ -205,7 +205,8 @@ var knownErrors = []struct {
 	{replica.ErrStopping, codes.Unavailable, reason.Stopping, ""},
 	{format.ErrClosed, codes.Unavailable, reason.Stopping, ""},
 	{cursor.ErrBad, codes.InvalidArgument, "", ""},
-	// errNotStored comes after more specific errors, such as the error about a full volume.
+	// errNotStored must come after more specific errors, such as the error about a full volume, because the first match
+	// counts.
 	{errNotStored, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 }
 

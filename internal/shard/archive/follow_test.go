@@ -99,7 +99,7 @@ type fakes struct {
 	silent  map[Named]error
 	deleted map[Named]bool
 	asked   int // number of questions about deletions
-	left    int // calls of Leave
+	left    int // number of calls of Leave
 }
 
 func (f *fakes) Led() (led []Group) {
@@ -163,7 +163,7 @@ func (s *stream) of(g Named) (out []*archivev1.FollowResponse) {
 
 func header() *archivev1.Header { return &archivev1.Header{Store: store[:], ToShard: "a"} }
 
-// positions returns the request of a round.
+// positions returns the request that begins a round.
 func positions(after map[*fake]uint64) *archivev1.FollowRequest {
 	in := &archivev1.FollowRequest{Header: header()}
 	for g, at := range after {

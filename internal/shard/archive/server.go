@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Groups are the groups of a shard. Safe for concurrent use.
+// Groups gives access to the groups of a shard. It is safe for concurrent use.
 type Groups interface {
 	// Led returns the groups that this shard leads now, as far as it knows, in no particular order.
 	Led() []Group
@@ -41,8 +41,8 @@ type Named struct {
 // Group is a group that this shard serves.
 type Group interface {
 	Named() Named
-	// Barrier returns when the applied entries include every write that was acknowledged before the call. Its time is
-	// bounded.
+	// Barrier returns when the applied entries include every write that was acknowledged before the call. It waits only
+	// for a limited time.
 	Barrier(ctx context.Context) error
 	// Applied returns the applied index.
 	Applied() uint64
@@ -71,9 +71,9 @@ type Options struct {
 	// Sender sends the files of groups. It is separate from the Sender that serves other shards, so that moves of groups
 	// and archives do not wait for each other.
 	Sender *peer.Sender
-	// Stopping reports whether the shard is stopping. No further round then begins.
+	// Stopping reports whether the shard is stopping. If it is, no further round begins.
 	Stopping func() bool
-	// IdleMax is how long FetchGroup keeps the files of a group for a caller that wants none of them.
+	// IdleMax is how long FetchGroup keeps a group's files while the caller does not request any of them.
 	IdleMax time.Duration
 }
 

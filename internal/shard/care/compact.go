@@ -224,8 +224,8 @@ func (c *Compactor) lookAt(ctx context.Context, g *servedGroup) {
 		return
 	}
 	if !c.isDue(&g.stats) {
-		// A failed compaction of this group is no longer a problem, because the group is not due. No compaction
-		// follows that would remove the problem.
+		// The group is not due, so an earlier failed compaction is no longer a problem. The problem must be removed here,
+		// because no compaction follows that would do it.
 		c.Problems.Note(problems.Compacting+g.Name(), nil)
 		return
 	}

@@ -56,8 +56,7 @@ func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	return err
 }
 
-// missing returns the number of bytes that the operation behind the error needs, or 0 if the error does not contain
-// that number.
+// missing returns how many bytes the failed operation needs according to its error, or 0 if the error does not tell.
 func missing(err error) int64 {
 	var full *volume.FullError
 	var none *transfer.SpaceError
@@ -90,7 +89,7 @@ func (c *Compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	return c.progress, c.passes, true
 }
 
-// AskForSpace starts the Compactor to free the given number of bytes above the reserve. It does not wait, so the caller
+// AskForSpace asks the Compactor to free the given number of bytes above the reserve. It does not wait, so the caller
 // must retry.
 func (c *Compactor) AskForSpace(bytes int64) { _, _, _ = c.ask(bytes) }
 
@@ -218,7 +217,8 @@ func (c *Compactor) wakeWaiters() {
 	c.progress = make(chan struct{})
 }
 
-// AdmitWithSpace reserves space on the volume for a blob or a part of one, and waits for it. It reserves no memory.
+// AdmitWithSpace reserves space on the volume for a blob or for a part of one. If necessary, it waits until there is
+// enough space. It reserves no memory.
 func (c *Compactor) AdmitWithSpace(ctx context.Context, bytes int64) error {
 	return c.WithSpace(ctx, func() error { return c.Disk.Admit(bytes, false) })
 }

@@ -26,7 +26,7 @@ const keepBytes = 272 << 20
 type Options struct {
 	Log        group.Options // options that all logs share: FS, Residency, SegmentBytes, Retention, Off
 	Rotational bool          // segments are read one after another
-	// MemoryLimitBytes bounds the indexes and images of all groups together; 0: no limit.
+	// MemoryLimitBytes bounds the indexes and images of all groups together. 0 means no limit.
 	MemoryLimitBytes int64
 	Logger           *slog.Logger
 }
@@ -48,7 +48,8 @@ type Disk struct {
 // which compaction writes.
 func New(opts Options) *Disk {
 	limit := opts.MemoryLimitBytes
-	// The page cache of a container counts against the container's limit, from which the memory limit is derived.
+	// In a container, the page cache counts against the container's limit, from which the memory limit is derived. The
+	// reader therefore counts on half of that limit for the page cache.
 	reading := segio.LoaderOptions{Rotational: opts.Rotational, CacheBytes: limit / 2}
 	if opts.Log.Residency == group.Resident && limit == 0 {
 		reading.KeepBytes = keepBytes

@@ -34,7 +34,8 @@ func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 	}
 	switch {
 	case err != nil:
-		// The folder's name is the group's UUID, with which the group's name can be found in etcd.
+		// The group's name is in the manifest, which cannot be read. It can still be found in etcd, because the folder's
+		// name is the group's UUID.
 		g.Phase, g.Err, g.Unreadable = member.Failed, fmt.Errorf("reading its manifest: %w", err), true
 		if found && (errors.Is(err, format.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
 			g.Phase = member.DamagedTail

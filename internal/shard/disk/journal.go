@@ -58,11 +58,11 @@ func (v *Disk) redo(id uuid.UUID, share journal.Share) error {
 	return err
 }
 
-// JournalLeft holds the files of earlier journals that existed when the shard started. They are kept in memory, so that
-// a status request need not wait for the disk.
+// JournalLeft lists the files of earlier journals that existed when the shard started. The list is kept in memory, so
+// that a status request need not wait for the disk.
 type JournalLeft struct{ Damaged, Kept []string }
 
-// Problems returns a message for each file that describes the file and the necessary action.
+// Problems returns one message for each file. The message describes the file and says what must be done.
 func (l JournalLeft) Problems(dir string) (problems []string) {
 	if len(l.Damaged) > 0 {
 		problems = append(problems, fmt.Sprintf(

@@ -84,8 +84,8 @@ type Times struct {
 	// GuardPatience is how long a read of a served volume may take before it is reported. The patience is long,
 	// because a slow volume is not a lost one. The default is 10 s.
 	GuardPatience time.Duration
-	// StopPatience is how long a stop waits for operations on files that it cannot interrupt, on a disk that does not
-	// respond. The default is 10 s.
+	// StopPatience is how long a stop waits for file operations on a disk that does not respond, because such operations
+	// cannot be interrupted. The default is 10 s.
 	StopPatience time.Duration
 }
 
@@ -225,7 +225,7 @@ func (h *Host) run() {
 	}
 }
 
-// setHeld records the reason why nothing is served, and logs a new reason.
+// setHeld records the reason why nothing is served. It logs the reason if it has changed.
 func (h *Host) setHeld(held *heldError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

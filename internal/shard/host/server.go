@@ -48,8 +48,8 @@ const (
 type ServerOptions struct {
 	Listen       string // host:port; port 0 means any free port
 	ListenConfig net.ListenConfig
-	// Listener opens the listener from which the server accepts connections. If it is nil, the server opens a TCP
-	// socket by ListenConfig.
+	// Listener opens the listener from which the server accepts connections. If it is nil, the server opens a TCP socket
+	// with ListenConfig.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	// Extra holds additional gRPC options, such as credentials, tracing and interceptors.
 	Extra []grpc.ServerOption
@@ -212,7 +212,7 @@ func (s *Server) setServing(serving bool) {
 }
 
 // enter begins a call in the session. It returns nil if there is no session. Otherwise the caller must end the call
-// by underWay.RUnlock.
+// with underWay.RUnlock.
 func (s *Server) enter() *session {
 	if now := s.session.Load(); now != nil && now.underWay.TryRLock() {
 		return now

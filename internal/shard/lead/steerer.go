@@ -471,7 +471,8 @@ func (q *Steerer) transferTarget(sv *replicas.Served, m replica.Members) uint64 
 	return to
 }
 
-// shardsOf returns the input of package move about a group's shards, including the shards of known members.
+// shardsOf returns what package move needs to know about the shards of a group. It includes the shards of all known
+// members.
 func shardsOf(state replicas.Group, known []placement.Member) map[string]move.Shard {
 	out := make(map[string]move.Shard, len(state.Members)+len(state.Target))
 	note := func(name string) {

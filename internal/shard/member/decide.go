@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// View is the input of Decide about a group, except for the replica on the volume.
+// View holds everything that Decide must know about a group, except for the replica on the volume.
 type View struct {
 	Shard  string    // name of this shard
 	Volume uuid.UUID // UUID of this shard's volume
@@ -217,8 +217,8 @@ func leave(r *Replica) Action {
 	return a
 }
 
-// notHere decides about a group if the volume has none of the members that etcd places on it, even if it has another
-// replica of the group.
+// notHere decides about a group if the volume has none of the members that etcd places on the volume. The volume may
+// still have another replica of the group.
 func (v *View) notHere(r *Replica, here []placement.Member) Action {
 	switch {
 	case v.isMember() && len(here) == 0 && IsShared(v.Group):
