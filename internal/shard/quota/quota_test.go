@@ -41,7 +41,7 @@ func (c *clock) pause(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// memory is an etcd in memory.
+// memory is a stand-in for etcd that keeps everything in memory.
 type memory struct {
 	mu      sync.Mutex
 	groups  []string

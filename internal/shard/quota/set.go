@@ -34,8 +34,8 @@ type Config struct {
 	// Led calls the function tell for each group that this shard leads, with the amount of data in the group.
 	Led   func(tell func(group string, stored Amount))
 	Every time.Duration // time between two reads of the ledgers
-	// Now and Pause replace the system's clock in tests. If they are nil, the system's clock is used. Pause returns
-	// after the time d, or earlier.
+	// Now and Pause replace the system's clock in tests. If they are nil, the system's clock is used. Pause waits for
+	// the time d, but may return earlier.
 	Now   func() time.Time
 	Pause func(ctx context.Context, d time.Duration) error
 }
@@ -262,7 +262,7 @@ func (s *Set) look(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// measured is the result of measuring the groups that this shard leads. It begins with beginMeasuring.
+// measured is the result of measuring the groups that this shard leads. beginMeasuring creates it.
 type measured struct {
 	groups   int64
 	used     Amount

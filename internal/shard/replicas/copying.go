@@ -18,7 +18,7 @@ type Copying struct {
 	now func() time.Time
 
 	mu          sync.Mutex
-	from        string // shard that sends the files; empty: the replica waits for its turn
+	from        string // shard that sends the files; empty while the replica waits for its turn
 	total, done int64
 	samples     []sample // samples of the current attempt, oldest first
 }

@@ -13,12 +13,12 @@ import (
 
 // Work is the result of Decide: the work that its caller must do.
 type Work struct {
-	Create     []placement.Group // groups without members whose target is this shard, which must create them
+	Create     []placement.Group // groups that this shard must create: they have no members, and it is their target
 	Announce   []placement.Group // groups that this shard has created and that etcd does not list at this shard yet
-	MakeFolder []placement.Group // groups with a learner on this shard, which has no folder yet
-	Missing    []placement.Group // groups with a member on this shard, whose data is missing
-	Present    []placement.Group // groups with a member on this shard, whose location etcd lacks
-	Load       []*Replica        // replicas to load that became this shard's after the first load
+	MakeFolder []placement.Group // groups whose learner on this shard has no folder yet
+	Missing    []placement.Group // groups whose member on this shard lacks its data
+	Present    []placement.Group // groups whose member on this shard has no location in etcd
+	Load       []*Replica        // replicas that belong to this shard only since the first load, and must be loaded
 	Join       []*Replica        // replicas that have a folder and must be installed
 	Reinstall  []*Replica        // replicas that lack entries, and must be reinstalled in place
 	// Close lists served replicas that do not belong to this shard any more. They stop serving, but their files remain,

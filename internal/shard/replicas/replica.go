@@ -84,7 +84,7 @@ func (r *Replica) happens(e member.Event) {
 	}
 	r.state.Phase = next
 	if next != member.Loading {
-		r.state.Plan = nil // the folder may change before its next load
+		r.state.Plan = nil // the folder may change before its next load, so the plan is dropped
 	}
 }
 

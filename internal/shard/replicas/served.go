@@ -51,7 +51,7 @@ func (r *Replica) TakeOut(only *Served) *Served {
 	return sv
 }
 
-// PutBack puts the Served that TakeOut returned back into service, and releases the lock that TakeOut took.
+// PutBack puts a Served back into service after TakeOut has returned it. It also releases the lock that TakeOut took.
 func (r *Replica) PutBack(sv *Served) {
 	r.served.Store(sv)
 	r.changing.Unlock()
@@ -60,7 +60,7 @@ func (r *Replica) PutBack(sv *Served) {
 // EndChange releases the lock that TakeOut took.
 func (r *Replica) EndChange() { r.changing.Unlock() }
 
-// Close stops serving the replica. Calls in progress get STOPPING.
+// Close stops serving the replica. Calls in progress fail with STOPPING.
 func (r *Replica) Close(ctx context.Context, hints bool) error {
 	sv := r.TakeOut(nil)
 	if sv == nil {

@@ -155,7 +155,7 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 	defer s.mu.Unlock()
 	for _, r := range s.all {
 		if r.state.Standing.Apart() || r.state.Phase != member.Pending {
-			r.state.Plan = nil // the folder may change before its load
+			r.state.Plan = nil // the folder may change before its load, so the plan is dropped
 			continue
 		}
 		r.happens(member.LoadBegins)
@@ -180,7 +180,7 @@ func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, out
 func (s *Set) See(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if view.Own { // after a listing, the view contains all groups
+	if view.Own { // a view after a listing contains all groups, so those of other shards are removed
 		own := s.Own()
 		own.Holds = func(id uuid.UUID) bool { return s.all[id] != nil }
 		view = view.Of(own)

@@ -271,7 +271,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if err != nil {
 		return err
 	}
-	// The record occupies at most one whole frame in the arena.
+	// If the record is in the arena, it occupies at most the space of one whole frame.
 	n := len(rec.Data)
 	frame := format.FrameBytes(len(rec.Attributes), max(n, format.BlobRefBytes))
 	free := int64(cap(r.arena) - len(r.arena))

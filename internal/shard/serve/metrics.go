@@ -92,7 +92,7 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 func (m *callMetrics) newMethod(name string) *methodMetrics {
 	method := &methodMetrics{name: name, long: name == "Verify" || name == "Compact", slowMin: m.slowMin, vectors: m}
 	if method.long {
-		method.slowMin = neverSlow // the larger the group, the longer it takes
+		method.slowMin = neverSlow // the duration depends on the size of the group
 	}
 	return method
 }

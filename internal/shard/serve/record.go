@@ -34,7 +34,7 @@ type write struct {
 	where   answer.Where
 	served  Group
 	crc     uint32     // checksum of the data
-	bytes   int64      // reserved from Server.bytes
+	bytes   int64      // number of bytes reserved from Server.bytes
 	span    trace.Span // nil if the call is not traced
 	pending *replica.Pending
 	replica replica.Write

@@ -56,7 +56,7 @@ type Group interface {
 	// Barrier waits until reads see every write that was acknowledged before the call. In a group with several members
 	// only the leader may read.
 	Barrier(ctx context.Context) error
-	// ReadHere does what Barrier does, but for any member, by querying the leader.
+	// ReadHere does the same as Barrier. It works on any member, because it asks the leader.
 	ReadHere(ctx context.Context) error
 	// MayWrite returns an error, before a write is proposed, if another shard leads the group. It returns nil if this
 	// shard leads the group, or if the leader is not known.

@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// These numbers of bytes per split are used by PlanScan.
+// PlanScan uses these numbers of bytes per split.
 const (
 	splitBytesDefault = 256 << 20
 	splitBytesMin     = 1 << 20
@@ -211,7 +211,7 @@ type scan struct {
 	begun  bool          // the scan has entered its first group; later groups wait for quotas instead of being refused
 
 	turn    time.Time  // when the current turn began
-	sending bool       // a goroutine is sending out and its data
+	sending bool       // a goroutine is sending the message in the field out
 	sent    chan error // receives the result of sending; its capacity is 1
 	look    *time.Timer
 }
@@ -248,7 +248,7 @@ func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []stri
 	return at, groups, err
 }
 
-// resume returns the position in a split or cursor, like begin.
+// resume returns the same results as begin, for a request that has a split or a cursor.
 func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
 	field, value, kind := "cursor", in.GetCursor(), cursor.Resume
 	if len(in.GetSplit()) > 0 {

@@ -13,7 +13,7 @@ import (
 // Path is the path at which an archiver serves its Report as JSON.
 const Path = "/status"
 
-// State is what an archiver does.
+// State tells what an archiver is doing.
 type State string
 
 // The states.
@@ -24,7 +24,7 @@ const (
 	Ended     State = "ended"     // it has stopped for good; Trouble has the reason
 )
 
-// Reasons of a Trouble, besides those of package bucket.
+// These are the reasons of a Trouble. Package bucket defines further reasons.
 const (
 	ReasonStoreSilent   = "StoreSilent"   // a gateway or a shard of the store does not answer
 	ReasonTakenOver     = "TakenOver"     // another archiver writes the archive
@@ -37,7 +37,7 @@ const (
 
 // Trouble describes what keeps an archiver from making progress.
 type Trouble struct {
-	Reason  string    `json:"reason"` // in CamelCase, as in conditions
+	Reason  string    `json:"reason"` // in CamelCase, like the reasons of Kubernetes conditions
 	Message string    `json:"message"`
 	At      time.Time `json:"at"` // when it last occurred
 }
@@ -89,7 +89,7 @@ func Allowed(interval time.Duration) time.Duration { return max(patience, 6*inte
 // Currency tells whether an archive is current.
 type Currency int
 
-// The values of Currency.
+// These are the values of Currency.
 const (
 	Unknown Currency = iota // it is not known yet how far the archive is behind
 	Current

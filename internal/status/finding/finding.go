@@ -42,7 +42,7 @@ func Messages(all []Finding) (out []*recordv1.Finding) {
 	return out
 }
 
-// Reported converts findings that a shard reports about itself.
+// Reported returns the findings that a shard has reported about itself.
 func Reported(by *recordv1.ShardStatus) (out []Finding) {
 	for _, f := range by.GetFindings() {
 		out = append(out, Finding{Severity(f.GetSeverity()), Kind(f.GetKind()), f.GetWhere(), f.GetWhat(), f.GetDo()})

@@ -75,7 +75,7 @@ type changes struct {
 	damage  error // bad bytes that may contain the next change
 }
 
-// step reads the segment that holds the next index to its end.
+// step reads the rest of the segment that contains the next index.
 func (c *changes) step() error {
 	views := c.reader.views(c.next, c.through)
 	// The floor is read after the list of segments. Therefore, if compaction has removed a tombstone from a listed

@@ -132,7 +132,7 @@ func (h *held) isOlder(at uint64, newest index.Loc) bool {
 	return h.through != everything && at <= h.through && !newest.Less(h.first)
 }
 
-// isEmpty reports whether no version is above through and note has no more versions to find.
+// isEmpty reports whether no version is above through and the method note has no more versions to find.
 func (h *held) isEmpty() bool {
 	return h.through == everything || len(h.newest) == 0 && h.first == h.beyond
 }
