@@ -185,8 +185,8 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	return worth
 }
 
-// with returns the encoded ledger after the share of one shard was set and shards that are no longer registered were
-// removed.
+// with returns an encoded copy of the ledger, in which one shard has the new share, and the shards that are no longer
+// registered are missing.
 func (l Ledger) with(shard string, o *outlook) ([]byte, error) {
 	next := Ledger{Shards: maps.Clone(l.Shards)}
 	for _, name := range o.gone {

@@ -142,8 +142,8 @@ func (b *Bin) list() (all []Folder, err error) {
 	return all, nil
 }
 
-// trashedAt returns the time when a shard put a folder into the trash. It returns false if shards do not use such
-// names. In that case somebody else has put the folder there, and is responsible for it.
+// trashedAt returns the time when a shard put a folder into the trash. It returns false if the folder's name is not of
+// the kind that shards use. In that case, somebody else has put the folder there, and is responsible for it.
 func trashedAt(name string) (time.Time, bool) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 36+1+16 {
