@@ -207,8 +207,8 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 // TestTheTimeForWhichAnImagePassesForTheDisk checks how long an image can be mistaken for the disk, according to the
 // rules in docs/operations/troubleshooting.md. The volume takes a step at most stepEvery after a write, even after the
 // first write that ends an idle period. While the shard is idle, nothing is written. After an etcd outage, the volume
-// takes the step that was due, and then the next one. The test runs with the default interval between steps, which must
-// be at most 5 s, with a shorter one, and with a longer one.
+// takes the step that was due, and then the next one. The test runs with the default interval between steps, which
+// must be at most 5 s, with a shorter one, and with a longer one.
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	for _, every := range []time.Duration{0, 100 * time.Millisecond, 20 * time.Second} {
 		t.Run(every.String(), func(t *testing.T) {
