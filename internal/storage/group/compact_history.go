@@ -14,12 +14,12 @@ type history struct {
 	recent map[index.Loc]struct{}
 	// tombstones holds, by record, the newest versions that are deletes and have no older version stored.
 	tombstones map[int64]row
-	// floor is an index. Tombstones in tombstones at or below it have no older version stored.
+	// floor is the index up to which the deletes in tombstones have no older version stored.
 	floor uint64
-	// tombstoneBytes is the size of the tombstones that can be dropped, by the ordinal of their segment.
+	// tombstoneBytes holds, for each segment's ordinal, the size of the segment's tombstones that can be dropped.
 	tombstoneBytes bytesByOrdinal
-	// blocked is the size of the newest versions that are deletes and have an older version stored. blockedThrough is
-	// the greatest index of these deletes.
+	// blocked is the total size of the deletes that are their record's newest version but still have an older version
+	// stored. blockedThrough is the greatest index of these deletes.
 	blocked        int64
 	blockedThrough uint64
 }
@@ -38,9 +38,9 @@ func (h *history) mayGo(e *format.Entry) bool {
 	return ok && r.index == e.Index && r.index <= h.floor
 }
 
-// learnHistory reads the rows of the given segments, which must be all segments that are sealed and applied. Concurrent
-// puts and deletes cannot make the history wrong, because they only supersede further versions. For their effect on
-// c.held, see held.keeps.
+// learnHistory reads the rows of the given segments, which must be all segments that are sealed and applied. Puts and
+// deletes that run at the same time cannot make the result wrong, because all they do is supersede more versions. See
+// held.keeps for how c.held takes them into account.
 func (c *compaction) learnHistory(views []view) (*history, error) {
 	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
 	versions := max(1, c.retention.Versions)
@@ -105,9 +105,9 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 	return h, nil
 }
 
-// tombstoneMax returns the greatest tombstone floor that the members and the hold allow. The hold limits it, because a
-// reader that has read the log up to the hold may have an older version of a record, and must still read the delete of
-// that record.
+// tombstoneMax returns the greatest tombstone floor that the members and the hold allow. The hold limits the floor
+// because a reader that has read the log up to the hold may have seen an older version of a record, and must still
+// learn that the record was deleted.
 func (c *compaction) tombstoneMax() uint64 {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
@@ -139,8 +139,8 @@ func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint
 	return bytes, through
 }
 
-// eachRow calls fn for each version in a segment that is applied and not void. It passes the versions of a record
-// newest first.
+// eachRow calls fn for each version in a segment that is applied and not void. For each record, it visits the newest
+// version first.
 func (c *compaction) eachRow(v view, fn func(row)) error {
 	if err := c.stopped(); err != nil {
 		return err

@@ -7,26 +7,26 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// looked describes the data that the last compaction could not drop yet. With it, the next compaction begins as soon as
-// enough data can be dropped, and not earlier. A value is ignored as soon as the reason for keeping the data may no
-// longer exist. Guarded by state.mu.
+// looked describes the data that the last compaction had to keep. The next compaction uses it to start as soon as
+// enough of this data can be dropped, and not earlier. Each value is ignored once the reason for keeping its data may
+// have ended. Guarded by state.mu.
 type looked struct {
 	// versions is the number of bytes of superseded entries in sealed segments that Retention.Versions keeps. scans is
 	// the number of bytes that open snapshots keep.
 	versions, scans int64
-	// blobs is the size of the blobs that must be kept. added is the value of blobSet.added at the time of the
-	// compaction.
+	// blobs is the size of the blobs that must be kept. added is the value that blobSet.added had when the compaction
+	// ran.
 	blobs, added int64
 	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
-	// tombstones is the size of the tombstones that can be dropped when two indexes have reached tombstonesThrough. One
-	// is compaction.forgotten, and the other is the index up to which every member has applied everything.
+	// tombstones is the size of the tombstones that can be dropped once both compaction.forgotten and the index that
+	// every member has applied are at least tombstonesThrough.
 	tombstones        int64
 	tombstonesThrough uint64
 	held              heldLook
 	closed            uint64 // number of snapshots that had been closed before that compaction (see state.closed)
-	// unfreed is the number of bytes that a compaction expected to free and could not free. mergeable is the number of
-	// segments that it could not merge. Both values are valid until the time in the field until.
+	// unfreed is the number of bytes that a compaction expected to free but could not. mergeable is the number of
+	// segments that it expected to merge but could not. Both values expire at the time in until.
 	unfreed   int64
 	mergeable int
 	until     time.Time
@@ -36,24 +36,23 @@ type looked struct {
 // superseded.
 const lowSpacePart = 16
 
-// unfreedAgain is for how long unfreed is valid after a compaction that freed nothing although there seemed to be data
-// to drop.
+// unfreedAgain is how long unfreed stays valid after a compaction that freed nothing although it expected to.
 const unfreedAgain = 5 * time.Minute
 
-// Reclaim describes how much data of a group a compaction could free now, and why it would keep the other superseded
-// data. All values are in bytes.
+// Reclaim describes how much of a group's data a compaction could free now, and why the rest of the superseded data
+// would be kept. All values are in bytes.
 type Reclaim struct {
-	// Free is the size of the data that could be freed now. FreeBlobs is the part of Free in blobs. FreeBlobs is an
-	// estimate, because it includes all blob data stored since the last compaction.
+	// Free is the size of the data that could be freed now. FreeBlobs is the part of Free that is stored in blobs. It is
+	// an upper estimate, because it includes all blobs stored since the last compaction, superseded or not.
 	Free, FreeBlobs int64
-	// Unlooked is the part of FreeBlobs in blobs stored since the last compaction. This data makes a compaction due,
-	// although it is not known yet how much of it is superseded.
+	// Unlooked is the part of FreeBlobs that was stored since the last compaction. It can make a compaction due even
+	// though no compaction has yet checked how much of it is superseded.
 	Unlooked int64
-	// Sealed is the size of sealed segments and blobs, without the remembered requests.
+	// Sealed is the size of the sealed segments and blobs. It excludes the entries that only remember requests.
 	Sealed int64
-	// Newest, Versions, Age, Held, Scans and Other are the bytes of superseded entries that are kept for each reason.
-	// Newest counts entries in the newest segment, and Versions those among the newest Retention.Versions of their
-	// record. Age counts entries that were superseded less than Retention.MinAge ago, and Held those that were
+	// Newest, Versions, Age, Held, Scans and Other divide the kept superseded bytes by the reason for keeping them.
+	// Newest counts entries in the newest segment. Versions counts entries among the newest Retention.Versions of their
+	// record. Age counts entries that were superseded less than Retention.MinAge ago. Held counts entries that were
 	// superseded above the hold. Scans counts entries that an open snapshot sees. Other counts entries that the last
 	// compaction kept for any other reason.
 	Newest, Versions, Age, Held, Scans, Other int64
@@ -70,7 +69,7 @@ type Reclaim struct {
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim returns the current estimate, computed from values in memory. The arguments blobs and added are the values of
+// reclaim returns the current estimate, computed from values in memory. The caller passes the values of
 // blobSet.stored and blobSet.added. The caller holds state.mu.
 func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclaim {
 	k := &st.looked
@@ -134,10 +133,10 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclai
 	return r
 }
 
-// IsDue reports whether a compaction is due. The compaction must free at least a share of the sealed segments and
-// blobs. It must also free at least bytesMin bytes, or so many that they and the newest segment together reach the size
-// at which a segment is sealed. Therefore a group takes at most the size of the data that it
-// needs, divided by 1 - share, plus one segment.
+// IsDue reports whether a compaction is due. A compaction is due if it can free at least the given share of the
+// sealed segments and blobs, and also at least bytesMin bytes. Fewer bytes are enough if, together with the newest
+// segment, they would fill a segment. A group therefore never occupies more than the size of the data that it needs,
+// divided by 1 - share, plus one segment.
 func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 	return r.Free > 0 && float64(r.Free) >= share*float64(r.Sealed) &&
 		(r.Free >= bytesMin || r.Free+r.NewestEnd >= r.SegmentMax)
@@ -146,7 +145,8 @@ func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 // bytesByOrdinal maps the ordinal of a segment to a number of bytes.
 type bytesByOrdinal map[uint32]int64
 
-// look determines how much data must be kept. The method worth and the later steps use its results.
+// look determines how much data must be kept. The later steps of the compaction, beginning with worth, use its
+// results.
 func (c *compaction) look(views []view) error {
 	c.kept, c.garbage = bytesByOrdinal{}, bytesByOrdinal{}
 	sealed := make(map[uint32]bool, len(views))
@@ -279,7 +279,7 @@ func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	k := &c.state.looked
-	if c.report.EntriesDropped > 0 { // some tombstones that were kept because of older versions can perhaps be dropped now
+	if c.report.EntriesDropped > 0 { // if an older version was dropped, its tombstone may no longer be needed either
 		k.tombstones += c.history.blocked
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// due reports whether a compaction is due if it must free at least two fifths of the sealed data.
+// due reports whether a compaction is due, given that a compaction must free at least two fifths of the sealed data.
 func (d *logDriver) due() bool {
 	r := d.log.Stats().Reclaim
 	return r.IsDue(0.4, 0)
@@ -96,8 +96,8 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 	}
 }
 
-// TestVersionsThatRetentionKeepsMakeNoCompactionDue checks that versions that Retention.Versions keeps do not count as
-// superseded. A compaction becomes due when the same number of further bytes is superseded.
+// TestVersionsThatRetentionKeepsMakeNoCompactionDue checks that versions kept by Retention.Versions do not count as
+// superseded. Only when as many bytes again are superseded does a compaction become due.
 func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 	opts.Retention.Versions = 3
@@ -129,8 +129,8 @@ func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestTombstonesMakeACompactionDueWhenEveryMemberHasThem checks that a tombstone makes a compaction due when every
-// member has applied it, because it can then be dropped.
+// TestTombstonesMakeACompactionDueWhenEveryMemberHasThem checks that a tombstone makes a compaction due once every
+// member has applied it, because only then can the tombstone be dropped.
 func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
@@ -155,8 +155,8 @@ func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	})
 }
 
-// TestOverwrittenBlobsMakeACompactionDue checks that a blob counts with its data's size, and not with the 40 bytes of
-// its reference.
+// TestOverwrittenBlobsMakeACompactionDue checks that an overwritten blob counts with the size of its data, and not
+// with the 40 bytes of the reference to it.
 func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range 12 {
@@ -177,8 +177,8 @@ func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 }
 
 // TestLiveBlobsAreNotSuperseded checks that live blobs do not count as superseded, whether a compaction has examined
-// them or not. A blob that a compaction found to be superseded counts until it is removed. New blobs make a compaction
-// due.
+// them or not. Once a compaction has found a blob to be superseded, the blob counts until it is removed. New blobs
+// make a compaction due.
 func TestLiveBlobsAreNotSuperseded(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 	var one int64 // size of one blob in bytes
@@ -223,8 +223,8 @@ func TestLiveBlobsAreNotSuperseded(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestWhatAHoldKeepsMakesNoCompactionDue checks that no compaction is due for the data that a hold keeps, however much
-// this is, until the hold has moved by a quarter of the entries above it.
+// TestWhatAHoldKeepsMakesNoCompactionDue checks that data kept by a hold does not make a compaction due, no matter
+// how much data it is. A compaction becomes due only when the hold has moved past a quarter of the entries above it.
 func TestWhatAHoldKeepsMakesNoCompactionDue(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), 0)
 	round := func() {
@@ -270,7 +270,7 @@ func TestWhatAHoldKeepsMakesNoCompactionDue(t *testing.T) {
 }
 
 // TestWhatAHoldKeepsIsKnownAfterARewrite checks that a compaction that rewrites a segment records how much of it the
-// hold keeps. Blobs count with their data's size.
+// hold keeps. A blob counts with the size of its data.
 func TestWhatAHoldKeepsIsKnownAfterARewrite(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), 0)
 	var blob int64
@@ -304,8 +304,8 @@ func TestWhatAHoldKeepsIsKnownAfterARewrite(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestWhatWasJustSupersededMakesNoCompactionDue checks that versions are kept for ten minutes while a hold is in force,
-// and that they make no compaction due before a quarter of them may be dropped.
+// TestWhatWasJustSupersededMakesNoCompactionDue checks that versions are kept for ten minutes while a hold is in
+// force, and that no compaction is due on their account until a quarter of them may be dropped.
 func TestWhatWasJustSupersededMakesNoCompactionDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 16<<10), everything)
@@ -325,7 +325,7 @@ func TestWhatWasJustSupersededMakesNoCompactionDue(t *testing.T) {
 		if held := d.log.Stats().HeldBytes; held < 40_000 {
 			t.Errorf("%d bytes are held", held)
 		}
-		time.Sleep(3 * time.Minute) // the first version was superseded 7 minutes ago, and written 11 minutes ago
+		time.Sleep(3 * time.Minute) // the first version was written 11 minutes ago, but superseded only 7 minutes ago
 		if d.due() {
 			t.Errorf("due: %+v", d.log.Stats().Reclaim)
 		}

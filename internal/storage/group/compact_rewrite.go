@@ -12,8 +12,8 @@ import (
 type rewritten struct {
 	*rewrite
 	dropped int64              // number of dropped versions
-	forgot  int64              // number of dropped requests that no repeated write can use
-	held    heldBytes          // superseded versions that were kept, and how many of them held history keeps
+	forgot  int64              // number of dropped requests that are too old to be repeated
+	held    heldBytes          // superseded versions that were kept, and the part of them that a hold keeps
 	blobs   map[uuid.UUID]bool // blobs to which the dropped entries refer
 }
 
@@ -23,12 +23,12 @@ type rewriter struct {
 	v     view // the segment that is being copied
 	out   *rewritten
 	valid func(offset int64) bool
-	conf  uint64 // index up to which all membership changes are in the manifest
+	conf  uint64 // membership changes up to this index are in the manifest
 }
 
-// rewrite durably writes a run's remaining entries into a new segment. It writes no segment if no entry remains and the
-// manifest does not need the segment. If it returns errNothingToDrop or errConfAhead, the segments must not be
-// replaced.
+// rewrite durably writes the entries that remain of a run into a new segment. It writes no segment if no entry
+// remains and the manifest does not need the segment. After errNothingToDrop or errConfAhead, the caller must not
+// replace the segments.
 func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	r, err := c.editor.begin(run[0])
 	if err != nil {
@@ -172,14 +172,15 @@ type fate int
 // These are the possible fates. The fate isHistory means that Retention.Versions or an open snapshot keeps the version.
 const (
 	isGone      fate = iota // superseded
-	isForgotten             // the newest version, but a delete that is no longer needed
+	isForgotten             // the record's newest version, but a delete that is no longer needed
 	isNewest
 	isHistory
-	isHeld // kept because it was superseded recently, or above the hold
+	isHeld // kept because it was superseded only recently, or above the hold
 )
 
-// decide returns the fate of an applied version. A version that is superseded and not needed can never be needed again.
-// So the decision remains right until the segments are swapped, even though the lock is not held until then.
+// decide returns the fate of an applied version. A version that is superseded and not needed can never be needed
+// again. The decision therefore still holds when the segments are swapped, even though the lock is released before
+// then.
 func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	c.state.mu.RLock()
 	newest, known := c.places.table.Get(e.ID)

@@ -61,7 +61,7 @@ func TestCompactRaisesTheFirstIndexOfRaft(t *testing.T) {
 		ok(t, d.log.Seal())
 		d.put(format.Entry{ID: 2, Data: payload(2, 50)})
 		compactAll(t, d.log)
-		for range 2 { // the first time in the open log, and the second time after a load
+		for range 2 { // once in the open log, and once more after it was loaded again
 			first, err := d.log.FirstIndex()
 			ok(t, err)
 			term, termErr := d.log.Term(first - 1)
@@ -213,8 +213,8 @@ func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest checks that the floor stays below the change, even if
-// later segments have much to drop. After a crash, Raft must receive the change again.
+// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest checks that the floor stays below such a change, even
+// if much could be dropped from later segments, because Raft must receive the change again after a crash.
 func TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 1, Data: payload(1, 100)})

@@ -8,8 +8,8 @@ import (
 )
 
 // mergeMin is the minimum number of neighbouring segments that are merged, unless CompactOptions.All is set. The
-// largest of them must be at most half of their total. So whenever a merge alone causes an entry to be copied, its new
-// segment is at least twice as large as its old one.
+// largest of them must be at most half of their total. An entry that is copied only because of a merge therefore
+// always moves to a segment at least twice the size of its old one.
 const mergeMin = 4
 
 // lowSpaceMergeBytes is the maximum total size of neighbouring segments that are merged when free space is low. It is
@@ -50,7 +50,8 @@ func (c *compaction) runs(views []view) [][]view {
 	var out [][]view
 	for len(views) > 0 {
 		most := c.segmentBytes
-		if c.opts.SpaceLow { // a writer may wait for free space, and should not have to wait for a long copy
+		// A writer may be waiting for free space, and should not have to wait for a long copy as well.
+		if c.opts.SpaceLow {
 			most = min(most, lowSpaceMergeBytes)
 		}
 		n := mergeRun(extents, most, c.opts.All)
@@ -60,14 +61,14 @@ func (c *compaction) runs(views []view) [][]view {
 	return out
 }
 
-// isRemovable returns state.removable for the first segment of a run.
+// isRemovable reports whether the run's first segment may be removed from the manifest (see state.removable).
 func (c *compaction) isRemovable(run []view) bool {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
 	return c.state.removable(slices.Index(c.state.segments, run[0].segment))
 }
 
-// worth reports whether a run should be rewritten. It should if it has several segments, if enough of it can be
+// worth reports whether a run should be rewritten. It should be if it has several segments, if enough of it can be
 // dropped, or if none of its entries must be kept.
 func (c *compaction) worth(run []view) bool {
 	if len(run) > 1 {
@@ -127,7 +128,7 @@ func (st *state) mergeable(segmentBytes int64) int {
 	return count
 }
 
-// removable reports whether a segment may be removed from the manifest when it is empty. It may be, unless its first
+// removable reports whether segment i may be removed from the manifest once it is empty. It may not if its first
 // index makes an entry in the segment before it void. The caller holds state.mu.
 func (st *state) removable(i int) bool {
 	return i == 0 || st.segments[i-1].last < st.segments[i].first

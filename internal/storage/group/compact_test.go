@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// storeModel is the expected content of a group, which consists of all versions ever applied, and the open snapshots.
+// storeModel is the expected content of a group: all versions ever applied, and the open snapshots.
 type storeModel struct {
 	versions map[int64][]modelEntry // in the order of writing
 	scans    map[ScanID]map[int64]modelEntry
@@ -113,8 +113,7 @@ func sameData(l *Log, r Record, want modelEntry) error {
 	return nil
 }
 
-// check compares everything that can be read with the model. The argument keep is how many of the newest versions must
-// exist.
+// check compares everything that can be read with the model. The newest keep versions of each record must exist.
 func (m *storeModel) check(l *Log, keep int) error {
 	for id := range int64(compactIDs) {
 		all := m.versions[id]

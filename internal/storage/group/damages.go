@@ -131,8 +131,8 @@ func (d *damages) absent(id int64) error {
 	return ErrNotFound
 }
 
-// newer returns a *DamageError for a record if damage may have hit a version that is newer than the newest known
-// version (rule 4). The argument at is the index of the newest known version, or 0 if none is known.
+// newer returns a *DamageError if damage may have destroyed a version of the record that is newer than the newest
+// known one (rule 4). The argument at is the index of the newest known version, or 0 if none is known.
 func (d *damages) newer(id int64, at uint64) error {
 	d.mu.RLock()
 	hit, ok := d.ids[id]
@@ -140,7 +140,7 @@ func (d *damages) newer(id int64, at uint64) error {
 	if ok && at < hit.Index {
 		return &format.DamageError{Damage: *hit.Damage, ID: id}
 	}
-	// A damaged entry up to IndexLast may also have made this version void.
+	// A damaged entry with an index up to IndexLast may also have replaced this version.
 	return d.that(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast })
 }
 
@@ -151,7 +151,7 @@ func (d *damages) version(id int64, at uint64) error {
 	})
 }
 
-// history returns a *DamageError if damage may have made a record's versions incomplete, otherwise nil.
+// history returns a *DamageError if damage may have removed some of a record's versions, and nil otherwise.
 func (d *damages) history(id int64) error {
 	return d.that(id, func(d *format.Damage) bool { return mayHit(d, id) })
 }

@@ -25,7 +25,7 @@ type Export struct {
 
 	group    string
 	gate     *gate
-	folder   *folder // opens the files; its list of files is read only when the export is created
+	folder   *folder // opens the files; its list of files is only read while the export is being created
 	reader   *reader
 	blobs    *blobSet
 	manifest []byte
@@ -43,7 +43,7 @@ type Export struct {
 // it removes occupy disk space until Close. If the log has damage, Export returns *DamageError.
 func (l *Log) Export(ctx context.Context) (_ *Export, err error) {
 	defer l.addNames("export", &err)
-	l.blobs.hold() // no blob must be removed before it is known which blobs the export has
+	l.blobs.hold() // keeps blobs from being removed until it is known which ones the export needs
 	defer l.blobs.release()
 	e := &Export{
 		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs,
@@ -131,9 +131,9 @@ func (e *Export) add(f transfer.File) {
 	e.Bytes += f.Bytes
 }
 
-// endOf returns the offset at which a segment's entries up to an index end, and the index of the last of these entries
-// by position. Void entries are before that last entry or after the returned offset, because committed entries are not
-// truncated.
+// endOf returns the offset at which a segment's entries up to the index at end, and the index of the last of these
+// entries in file order. Every void entry lies before that last entry or after the returned offset, because committed
+// entries are never truncated.
 func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
 	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error

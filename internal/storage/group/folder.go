@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// folder holds a log's files. Its manifest lists the segments. The caller of a method, except remove and clear, holds
-// writer.mu.
+// folder holds a log's files. Its manifest lists the segments. The caller must hold writer.mu, except for calls to
+// remove and clear.
 type folder struct {
 	fs       vfs.FS
 	dir      string
@@ -31,7 +31,7 @@ type folder struct {
 	unsure     bool
 	nextNumber uint64 // number that the next segment gets
 	sequence   uint64 // sequence number of the last manifest that the folder tried to write
-	// changesFloor is an index. Some changes at or below it may be missing (see Log.Changes).
+	// changesFloor is the index up to which some changes may be missing (see Log.Changes).
 	changesFloor atomic.Uint64
 	history      atomic.Pointer[historyFloor] // history floor of the manifest on disk, or nil if it has none
 }
@@ -194,8 +194,8 @@ func isUnfinished(fs vfs.FS, dir, name string) (bool, error) {
 	return false, nil
 }
 
-// HoldsNothing reports whether a folder holds no files of a replica, except those left by a Create, or by the start of
-// a learner, that was killed. Such a folder holds no entry and no vote.
+// HoldsNothing reports whether a folder holds no files of a replica, apart from what a killed Create, or the killed
+// start of a learner, has left behind. Such a folder holds no entry and no vote.
 func HoldsNothing(fs vfs.FS, dir string) (bool, error) {
 	names, err := fs.List(dir)
 	if err != nil {

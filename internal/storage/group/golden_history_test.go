@@ -10,7 +10,7 @@ import (
 )
 
 // goldenHistory is the folder of a group with a version 2 manifest. Every later version of Sheaf must be able to read
-// it.
+// this manifest.
 var goldenHistory = filepath.Join("testdata", "history")
 
 func TestGoldenManifestOfVersion2IsWrittenTheSame(t *testing.T) {

@@ -140,7 +140,7 @@ func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 			h.Places = append(h.Places, place)
 			h.Indexes = append(h.Indexes, uint32(e.Index-s.FirstIndex))
 			if e.Codec == format.CodecBlob {
-				ref, _ := format.DecodeBlobRef(e.Data) // an error appears when the test reads the file
+				ref, _ := format.DecodeBlobRef(e.Data) // if this fails, the test notices when it reads the file
 				h.Blobs = append(h.Blobs, format.HintBlob{Index: e.Index, Ref: ref})
 			}
 		}

@@ -8,19 +8,20 @@ import (
 )
 
 // The active segment's hint has the rows, terms and blobs of all entries before one of the segment's state frames. A
-// load in Index residency takes them from the hint, and walks the segment from that state frame on. The load misses
-// nothing, because the frame has the whole hard state, every entry before the frame was applied when the hint was
-// written, and every membership change before the frame is in the manifest.
+// load in Index residency takes them from the hint, and reads the segment only from that state frame on. The load
+// misses nothing, because the frame holds the whole hard state, all entries before it had been applied when the hint
+// was written, and all membership changes before it are in the manifest.
 //
-// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers, and
-// is not synced itself. After a kill the page cache still has the piece. After a power cut some pieces may be missing,
-// torn or zeros, which their checksums reveal.
+// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers,
+// and is not synced itself. If the process is killed, the piece is still in the page cache. After a power cut, pieces
+// may be missing, torn or zeroed, and their checksums reveal this.
 const (
-	// hintPieceOf is how many bytes the segment must have after the end of its hint before a piece is written. Reading
-	// fewer bytes takes no longer than opening a file. Writing a piece for this many bytes costs a hundredth of writing
-	// the bytes themselves.
-	hintPieceOf    = 256 << 10
-	hintPieceShare = 32 // for small segments, the number is the segment size divided by hintPieceShare
+	// hintPieceOf is the minimum number of bytes that a new piece must cover. Covering fewer would not pay off, because
+	// a start reads fewer bytes as quickly as it opens a file. Writing a piece for this many bytes costs a hundredth of
+	// writing the bytes themselves.
+	hintPieceOf = 256 << 10
+	// For small segments, the minimum is the segment size divided by hintPieceShare.
+	hintPieceShare = 32
 )
 
 // activeHint maintains the active segment's hint while the log is open. It writes and removes the hint's file. It reads
@@ -34,11 +35,13 @@ type activeHint struct {
 	whileOpen bool
 
 	frame format.StateFrame // the last state frame of the active segment
-	// ready is the active segment's last state frame for which all entries before it are known to be applied.
-	ready    format.StateFrame
-	covered  format.HintPart // the part of the active segment that the hint covers
-	tried    int64           // offset up to which writing a piece was last attempted, or 0 if it never was
-	unsynced bool            // a piece was written, but not synced
+	// ready is the active segment's last state frame before which all entries are known to be applied.
+	ready   format.StateFrame
+	covered format.HintPart // the part of the active segment that the hint covers
+	// tried is the offset up to which a piece was last attempted, even if writing it failed. It is 0 if none was
+	// attempted.
+	tried    int64
+	unsynced bool // a piece was written, but not synced
 }
 
 // newActiveHint returns the activeHint of a log with the given options.
@@ -49,8 +52,8 @@ func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	}
 }
 
-// note records a batch that was written after the entry with index last. If the batch has a state frame, this frame
-// ends at the offset end.
+// note records that a batch was written after the entry with index last. If the batch includes a state frame, the
+// frame ends at offset end.
 func (h *activeHint) note(batch []tailEntry, last uint64, end int64, withState bool) {
 	if n := len(batch); n > 0 {
 		if batch[0].entry.Index <= h.frame.Last {
@@ -82,7 +85,7 @@ func (w *writer) growHint() {
 	}
 }
 
-// grow writes the next piece if the hint does not cover at least pieceBytes of the segment yet. A piece for fewer bytes
+// grow writes the next piece, but only if the piece would cover at least pieceBytes of the segment. A smaller piece
 // is not worth a write.
 func (h *activeHint) grow(s *segment) {
 	at := h.ready
@@ -140,7 +143,7 @@ func (h *activeHint) drop() {
 }
 
 // activeHintHead returns the part of the active segment that its hint covers, for a plan in Index residency. It does
-// not check the hint. It returns false if the load will not use the hint.
+// not check the hint. It returns false if a load would not use the hint.
 func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) (format.HintPart, bool) {
 	if opts.Residency != Index {
 		return format.HintPart{}, false

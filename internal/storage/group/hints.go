@@ -74,8 +74,8 @@ func (h *hints) write(s *segment) error {
 	return nil
 }
 
-// hintStalePart determines when Close writes a hint again. It does if more used flags are outdated than the number of
-// the hint's rows divided by hintStalePart.
+// hintStalePart determines when Close rewrites a hint. It does so if the number of outdated used flags exceeds the
+// number of the hint's rows divided by hintStalePart.
 const hintStalePart = 64
 
 // refresh rewrites hints that have many outdated used flags. It leaves out the active segment, which has a different

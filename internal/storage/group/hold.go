@@ -67,9 +67,9 @@ func (st *state) beginsHistory() bool {
 	return h != nil && h.On
 }
 
-// beginHistory sets the history floor in a manifest that is about to be written, if a hold is in force and the manifest
-// has no floor yet. The applied index is a correct floor, because each dropped version was superseded by an applied
-// entry. The caller holds writer.mu.
+// beginHistory sets the history floor in a manifest that is about to be written, if a hold is in force and the
+// manifest has no floor yet. The applied index is a valid floor, because every version that was dropped so far had
+// been superseded by an applied entry. The caller holds writer.mu.
 func (st *state) beginHistory(m *format.Manifest) {
 	if !m.HistoryKnown && st.beginsHistory() {
 		m.HistoryKnown, m.HistoryFloor = true, st.applied.Load()

@@ -248,9 +248,9 @@ func TestHistoryAboveTheFloorEqualsTheModel(t *testing.T) {
 	t.Log(counts)
 }
 
-// TestHistoryBesideWrites compacts again and again under a hold that follows the writes, as if for an archive that
-// reads the log with a small delay. After each compaction, the state as of the hold and the state as of the floor must
-// equal those of the model.
+// TestHistoryBesideWrites compacts repeatedly while writes continue, under a hold that follows the writes at a small
+// distance, as an archive's hold does. After each compaction, the state as of the hold and the state as of the floor
+// must equal those of the model.
 func TestHistoryBesideWrites(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 8<<10), 0)
 	var mu sync.Mutex // guards model

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The tests in this file cover ways other than compaction in which versions are removed from a log, or added to it (ADR
-// 59).
+// The tests in this file cover how versions are added to a log, or removed from it, other than by writes and
+// compaction (ADR 59).
 
 // offsetOf returns the offset in segment 1 of the entry with the given index.
 func offsetOf(t testing.TB, l *Log, at uint64) int64 {
@@ -42,7 +42,7 @@ func heldHistory(t testing.TB) (*logDriver, *vfstest.Mem) {
 	return d, mem
 }
 
-// damaged closes the log, changes a byte of segment 1, loads the log again, and lets it find the damage.
+// damaged closes the log, changes a byte of segment 1, loads the log again, and makes the log find the damage.
 func (d *logDriver) damaged(mem *vfstest.Mem, at int64) {
 	d.t.Helper()
 	ok(d.t, d.log.Close(true))
@@ -91,8 +91,8 @@ func TestARepairThatLeavesOutVersionsRaisesTheHistoryFloor(t *testing.T) {
 }
 
 // TestAnAcceptedLossRaisesTheHistoryFloor checks that the floor jumps ahead together with the indexes, because lost
-// entries may be versions of any record. So no reader of the log mistakes the remaining entries for the continuation of
-// those that it has read.
+// entries may be versions of any record. A reader of the log therefore cannot mistake the remaining entries for a
+// complete continuation of what it has read so far.
 func TestAnAcceptedLossRaisesTheHistoryFloor(t *testing.T) {
 	d, mem := heldHistory(t)
 	d.damaged(mem, offsetOf(t, d.log, 3)+format.FrameHeaderBytes)
@@ -123,8 +123,8 @@ func TestAnAcceptedLossWithoutAHoldMakesNoHistoryFloor(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// TestRepairsThatLoseNothingKeepTheHistoryFloor checks that the floor does not change when a small file is rewritten,
-// or when a repair loses no entry.
+// TestRepairsThatLoseNothingKeepTheHistoryFloor checks that the floor stays the same when a damaged small file is
+// rewritten, or when a repair restores all entries.
 func TestRepairsThatLoseNothingKeepTheHistoryFloor(t *testing.T) {
 	d, mem := heldHistory(t)
 	d.log.SetHold(Hold{Index: 3, On: true})

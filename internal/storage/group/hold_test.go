@@ -93,9 +93,9 @@ func TestARecordThatIsWrittenAllTheTimeIsCompactedUnderAHold(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestAWriteBesideACompactionKeepsWhatItSupersedes applies a write after the compaction has read the rows. The
-// compaction knows only that an entry above the hold has superseded the record's earlier versions, so it must keep the
-// version that the write has superseded.
+// TestAWriteBesideACompactionKeepsWhatItSupersedes applies a write after a running compaction has read the rows. The
+// compaction cannot tell whether that write or an earlier one superseded an older version of the record, so it must
+// keep the older version.
 func TestAWriteBesideACompactionKeepsWhatItSupersedes(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), residency, 64<<10), 0)
@@ -118,7 +118,7 @@ func TestAWriteBesideACompactionKeepsWhatItSupersedes(t *testing.T) {
 		ok(t, c.rewriteRuns(views))
 		d.log.compacting.Unlock()
 		wantIndexes(t, d.log, 0, 1, 7)
-		wantIndexes(t, d.log, 1, 2, 4, 8) // only the next compaction can know that 2 may be dropped
+		wantIndexes(t, d.log, 1, 2, 4, 8) // only the next compaction knows that version 2 may be dropped
 		wantIndexes(t, d.log, 2, 5, 6, 9)
 		wantFloor(t, d.log, 5, true)
 		compactAll(t, d.log)
@@ -284,8 +284,8 @@ func TestHistoryIsKeptWhileTheHoldIsUnknown(t *testing.T) {
 }
 
 // TestDeletesAboveAnIgnoredHoldStay checks that versions above an ignored hold are dropped, but deletes are kept. An
-// archive that misses a version only has a gap, but an archive that misses a delete would show the record indefinitely.
-// Deletes are dropped only if free space is low, too.
+// archive that misses a version merely has a gap, but an archive that misses a delete would show the record forever.
+// Deletes are dropped only if free space is also low.
 func TestDeletesAboveAnIgnoredHoldStay(t *testing.T) {
 	d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), 1)
 	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 1, Kind: format.KindDelete}, format.Entry{ID: 2})
@@ -336,9 +336,10 @@ func TestWhatWasJustSupersededStaysWhileAHoldIsOn(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestCommitTimesInTheFutureKeepNothingForLong checks the ten minutes if a leader with a wrong clock has set commit
-// times in the future. Later commit times are not lower, so the ten minutes count from the time at which this replica
-// applied an entry.
+// TestCommitTimesInTheFutureKeepNothingForLong checks that versions are not kept for much longer than ten minutes if
+// a leader with a wrong clock has set commit times in the future. Because commit times never decrease, all later ones
+// are in the future too. The ten minutes must therefore be counted from the time at which this replica applied an
+// entry.
 func TestCommitTimesInTheFutureKeepNothingForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newHeld(t, driverOptions(vfstest.NewMem(), Index, 64<<10), everything)

@@ -25,8 +25,8 @@ func (m *images) begin(s *segment, bytes int64) error {
 	return m.allocate(s, bytes, true)
 }
 
-// allocate allocates memory for a segment's image. If grows is true, frames will be added to the image one after the
-// other. Otherwise the segment is read into it as a whole.
+// allocate allocates memory for a segment's image. The caller sets grows if it will append frames to the image one by
+// one, and leaves it unset if it will read the whole segment at once.
 func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	room, err := m.loader.Allocate(bytes, grows)
 	if err != nil {
@@ -36,7 +36,8 @@ func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	s.free = func() {
 		touched := int64(len(room))
 		if grows {
-			// The size s.bytes is 0 unless the segment was sealed. No lock is needed, because nothing else uses the segment now.
+			// s.bytes is 0 if the segment was never sealed. Reading it needs no lock, because nothing else uses the segment at
+			// this point.
 			touched = s.bytes
 		}
 		m.loader.Release(room, touched)
@@ -62,8 +63,8 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 }
 
 // walk reads the first size bytes of a segment's file, bypassing the page cache, into a new image with space for room
-// bytes, and walks the frames at the same time. It calls begin after the first reads have started, to get the walk. It
-// calls onto with the size of each part that was read.
+// bytes. It walks the frames while the reads are in progress. Once the first reads have started, it calls begin,
+// which returns the walk to continue. It calls onto with the size of each part that has been read.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
 	f, err := s.fs.OpenDirect(s.path)

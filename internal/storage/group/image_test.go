@@ -37,7 +37,8 @@ func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 					if op.Kind != vfstest.OpRead || !strings.HasPrefix(name, "segment-") || slices.Contains(before, name) {
 						return false
 					}
-					if effect == vfstest.EffectNone { // one error for the large read, and one for each block
+					// The large read fails, and so does the separate read of each block.
+					if effect == vfstest.EffectNone {
 						return op.Offset <= 5*format.BlockBytes && 5*format.BlockBytes < op.Offset+op.Length
 					}
 					return op.Length > 10*format.BlockBytes

@@ -115,7 +115,9 @@ func (c *installCrash) check(disk *vfstest.Mem) error {
 			return err
 		}
 	}
-	if (c.old+c.new)%5 != 0 { // not after each crash, because these checks take as long as the install itself
+	// Completing the install after every crash would double the test's duration, so only some crashes are checked this
+	// way.
+	if (c.old+c.new)%5 != 0 {
 		return nil
 	}
 	if err := install(c.from, opts); err != nil {

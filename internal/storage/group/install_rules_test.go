@@ -412,9 +412,10 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 	}
 }
 
-// TestInstallOverADamagedLogThatHasTheExport checks that a log with the export's segments does not count as installed
-// if a load has refused it. No entry was written to the exporter since the log was installed, so a later export is the
-// same. The mark file shows that there was a vote only if the log had the time to write the mark.
+// TestInstallOverADamagedLogThatHasTheExport installs over a log that already has the export's segments but was
+// refused by a load, because its active segment is damaged. Such a log does not count as installed. The install must
+// return ErrBehind, because the bad bytes may have held a vote. With the header damaged, the mark file is not needed
+// to see this. If the segment was only truncated after its header, the mark shows that synced bytes are missing.
 func TestInstallOverADamagedLogThatHasTheExport(t *testing.T) {
 	for what, damage := range map[string]struct {
 		marks bool

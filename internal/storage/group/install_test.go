@@ -193,7 +193,7 @@ func sameFlags(a, b *Log) error {
 				newest, _ := l.places.table.Get(r.id)
 				superseded := v.used.superseded(r.loc.Offset())
 				if superseded == (newest == r.loc) {
-					flags[i][r.index<<1] = true // the log's flags are inconsistent, and this extra flag makes the comparison fail
+					flags[i][r.index<<1] = true // if a flag contradicts the index, this extra flag makes the comparison fail
 				}
 				flags[i][r.index] = superseded
 			})
@@ -255,7 +255,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 				if names, err := opts.FS.List(opts.Dir + "/" + format.IncomingName); err == nil {
 					t.Fatalf("left over: %v", names)
 				}
-				// As in Raft, the rest of the log is sent as entries.
+				// As Raft would do, the test sends the rest of the log as entries.
 				ok(t, w.sync())
 				ok(t, w.apply())
 				if last := w.last(); last > l.AppliedIndex() {

@@ -54,7 +54,7 @@ type loaded struct {
 	terms      []format.TermRun
 	blobs      []format.HintBlob
 	lastCommit int64            // the greatest commit time of the segment's entries
-	header     []*format.Damage // damage to the header, which affects no entry
+	header     []*format.Damage // damage to the header, which destroys no entry
 	damages    []*format.Damage
 	ids        []replay.DamagedID
 	hintGone   bool // the segment is undamaged but has no hint, so a hint must be written
@@ -126,7 +126,8 @@ func (ld *loading) writeJournal() error {
 	if err != nil || rest == nil {
 		return err
 	}
-	ld.opts.Plan = nil // the plan is outdated, because the mark and the end of the data change
+	// The plan is outdated, because writing the journal's data moves the mark and the end of the data.
+	ld.opts.Plan = nil
 	// If the folder does not exist, because it was removed after the plan was created, the journal must keep the data.
 	if _, err := ld.opts.FS.Stat(ld.opts.Dir); err != nil {
 		return fmt.Errorf("folder of a group that the journal holds data of: %w", err)
@@ -221,8 +222,8 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		return false, err
 	}
 	if size > m.Bytes {
-		// This is not damage. After a failed sync, for example, the segment is sealed at a smaller size, but its file
-		// is not truncated.
+		// This is not damage. For example, after a failed sync a segment is sealed at its synced size, but its file is not
+		// truncated.
 		ld.folder.logger.Debug("segment is longer than the manifest says", "segment", m.Number)
 	}
 	ld.sizes[i] = min(size, m.Bytes) // min limits the size, for which memory is allocated, to the size of the file
@@ -232,9 +233,10 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 	return true, nil
 }
 
-// checkHeader compares a segment's header with the manifest. The argument there says whether the file exists. If the
-// segment has an image, checkHeader uses the header in the image. A difference is damage that affects only the header.
-// If the header belongs to another group or store, or has a newer version, checkHeader returns an error.
+// checkHeader compares a segment's header with the manifest. The argument there reports whether the file exists. If
+// the segment has an image, checkHeader reads the header from the image. If the file is missing or its header differs
+// from the manifest, checkHeader returns damage, which affects only the header. If the header belongs to another
+// group or store, or has a newer version, checkHeader returns an error.
 func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
 	damage := func(what string) *format.Damage {
 		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number),

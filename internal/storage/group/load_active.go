@@ -113,15 +113,15 @@ func (ld *loading) findCommit() error {
 	if ld.last != nil {
 		// With these terms, isValid recognises the entries in the tail that a later leader has made void.
 		ld.state.terms = ld.last.Terms
-		defer func() { ld.state.terms = nil }() // dropVoid computes the terms from all segments
+		defer func() { ld.state.terms = nil }() // dropVoid later computes the terms of all segments
 	}
 	return ld.findTailIDs()
 }
 
 // holdBackConf lowers the commit below the first membership change that is not in the manifest yet, so that Raft
-// delivers the change again. The commit in the manifest is never above the index that was applied when the manifest was
-// written, so only later entries can be such a change. The part that the active segment's hint covers has no such
-// change.
+// delivers the change again. Only entries above the commit in the manifest can be such a change, because the
+// manifest's commit is never above the index that had been applied when the manifest was written. The part of the
+// active segment that its hint covers has no such change either.
 func (ld *loading) holdBackConf() {
 	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
 	hold := func(at uint64) {
@@ -157,7 +157,8 @@ func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
 	_ = ld.reader.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
 }
 
-// withoutRows returns the indexes from first to last for which no sealed segment's hint has a put or delete.
+// withoutRows returns the indexes in [first, last] that have no put or delete in the hint of any sealed segment.
+// These indexes may be membership changes.
 func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	versions := make([]bool, last-first+1)
 	for i, m := range ld.manifest.Segments {
@@ -186,10 +187,11 @@ func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	return joinRanges(out)
 }
 
-// findTailIDs finds the records with an entry above the commit. If one of these entries is damaged in a group with a
-// single voter, all entries up to it count as committed, because Raft cannot receive lost entries, and synced entries
-// of a single voter were committed. With several voters findTailIDs returns ErrTailDamaged, because the entry may have
-// been truncated, or may have been needed for a quorum.
+// findTailIDs finds the records with an entry above the commit. If one of these entries is damaged, the result
+// depends on the number of voters. With a single voter, all entries up to the damaged one count as committed: a
+// single voter commits what it has synced, and no other voter could send the entry again. With several voters,
+// findTailIDs returns ErrTailDamaged, because the entry may have been truncated, or may have been needed for a
+// quorum.
 func (ld *loading) findTailIDs() error {
 	ld.tailIDs = make(map[int64]bool)
 	commit := ld.commit

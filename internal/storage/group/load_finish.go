@@ -54,7 +54,7 @@ func (ld *loading) endLast() (err error) {
 	return err
 }
 
-// checkTail returns ErrTailDamaged if, in a group with several voters, bad bytes may hold a frame that made entries
+// checkTail returns ErrTailDamaged if the group has several voters and bad bytes may hide a frame that made entries
 // above the commit void. These entries are whole and in order, but must not be passed to Raft.
 func (ld *loading) checkTail() error {
 	i := slices.IndexFunc(ld.found, func(d *format.Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
@@ -68,7 +68,9 @@ func (ld *loading) checkTail() error {
 // writer.
 func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	w, st := &ld.w, &ld.state
-	f, err := s.reader() // the file that openActiveFile has opened for writing, unless the file was missing then
+	// This is normally the file that openActiveFile has opened for writing. If the file was missing at that time, it is
+	// opened now.
+	f, err := s.reader()
 	if err != nil {
 		return err
 	}
@@ -109,10 +111,11 @@ func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 		return nil
 	}
 	if end <= int64(len(s.image)) {
-		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // memory after the offset read was never written to
+		// Memory at and after the offset read was never written to.
+		clear(s.image[end:max(end, min(read, int64(len(s.image))))])
 		return nil
 	}
-	// The image is missing or too small, because the segment was not read, or its file ends below the synced mark.
+	// The image is missing or too small. Either the segment was not read, or its file ends below the synced mark.
 	loaded, free := s.image, s.free
 	if err := ld.images.begin(s, max(ld.opts.SegmentBytes, end)); err != nil {
 		return err
@@ -202,7 +205,8 @@ func (ld *loading) conclude() error {
 		ld.damages.noteID(id)
 	}
 	for i, part := range ld.loaded {
-		if part.hintGone { // not earlier, because the hint is created from the results of the load
+		// The hint is created from the results of the load, so it cannot be written earlier.
+		if part.hintGone {
 			ld.hints.writeLater(ld.state.segments[i])
 		}
 	}
@@ -254,9 +258,9 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	})
 }
 
-// endInstall completes an Install that has crashed after its commit point, and removes files that were collected for an
-// install and that the log does not need. Errors are ignored, because a replica with a manifest counts as a member even
-// if its replica file still says that it is joining, and because the other files only occupy space.
+// endInstall completes an Install that has crashed after its commit point, and removes files that were collected for
+// an install and that the log does not need. Errors are ignored. A replica with a manifest counts as a member even if
+// its replica file still says that it is joining, and files that could not be removed merely occupy space.
 func (ld *loading) endInstall() error {
 	err := ld.endJoining()
 	if slices.Contains(ld.names, format.IncomingName) {

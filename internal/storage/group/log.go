@@ -33,8 +33,8 @@ type Log struct {
 	compacting longlock.Mutex // held by Compact and by repairs, so that only one of them runs at a time
 }
 
-// parts are the components of a log. The fields of each component show what it uses. An operation gets only the parts
-// that it needs. Load initializes all of them.
+// parts are the components of a log. Each component's fields show which other components it uses, and each operation
+// gets only the components that it needs. Load initializes all of them.
 type parts struct {
 	gate
 	w       writer

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// smallBatchBytes is the size up to which a batch is small. The log encodes a small batch in a separate buffer, in
-	// which the journal finds the batch until the next one. For larger batches it uses segio.FrameBuffers.
+	// smallBatchBytes is the maximum size of a small batch. The log encodes a small batch in a buffer of its own, which
+	// keeps the frames until the next batch so that the journal can use them. For larger batches the log uses
+	// segio.FrameBuffers.
 	smallBatchBytes = 32 << 10
 	// writePieceBytes is the number of bytes of a batch that are written at a time. The device begins to write one
 	// piece while the next piece is encoded, and a piece remains in the CPU cache between encoding and writing. A piece
@@ -111,8 +112,8 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
-	// The new segment may also be unsuitable, because it begins with unsynced entries if syncing the old one has
-	// failed.
+	// The new segment may be unsuitable too. If syncing the old segment failed, the new one already contains the
+	// unsynced entries, so the choice is checked again.
 	for replaced := true; replaced; {
 		var err error
 		if replaced, err = w.replaceUnfit(first, len(batch), bytes); err != nil {
@@ -125,8 +126,8 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
 }
 
-// replaceUnfit begins a new active segment if the current one cannot hold the given numbers of entries and bytes, from
-// the index first on. It reports whether it has begun one.
+// replaceUnfit begins a new active segment if the current one cannot hold a batch of the given number of entries and
+// bytes, whose first entry has the index first. It reports whether it has begun one.
 func (w *writer) replaceUnfit(first uint64, entries int, bytes int64) (replaced bool, err error) {
 	s := w.active
 	empty := w.end == format.SegmentHeaderBytes
@@ -159,8 +160,8 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 		if err := w.writeFailed(cause); err != nil {
 			return err
 		}
-		// After the failure, the log was continued in a new segment that begins after the synced entries. A batch that
-		// truncates the log needs a segment that begins earlier.
+		// writeFailed has continued the log in a new segment that begins after the synced entries. If the batch truncates
+		// the log below that, prepareActive begins another segment at the lower index.
 		if err := w.prepareActive(batch, bytes); err != nil {
 			return err
 		}

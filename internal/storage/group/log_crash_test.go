@@ -38,8 +38,8 @@ type model struct {
 
 func newModel() *model { return &model{byIndex: make(map[uint64][]modelEntry)} }
 
-// needs returns what a crash at this moment must not lose, which is the highest synced and acknowledged indexes, and
-// the term.
+// needs returns what a crash at this moment must not lose. This is the entries up to the synced and acknowledged
+// indexes, and the term.
 func (m *model) needs() (synced, applied, term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,7 +61,7 @@ type workload struct {
 }
 
 func newWorkload(t testing.TB, seed uint64, mem *vfstest.Mem, fs vfs.FS, residency Residency) *workload {
-	mem.SetCheapOverwrite(seed%2 == 1) // so half of the seeds write zeros ahead
+	mem.SetCheapOverwrite(seed%2 == 1) // on half of the seeds, the log writes zeros ahead
 	w := &workload{mem: mem, model: newModel(), random: rand.New(rand.NewPCG(seed, 1)), ids: 6}
 	w.logDriver = newDriver(t, driverOptions(fs, residency, 4<<10))
 	return w
@@ -253,8 +253,8 @@ func (m *model) check(l *Log, synced, applied, term uint64) error {
 	return m.compare(l, log)
 }
 
-// find returns the appended entry that equals r. If exact is true, because the entry was synced, only the newest
-// appended entry with its index counts.
+// find returns the appended entry that equals r. If exact is true, only the newest entry appended with that index is
+// compared. The caller sets exact for entries that were synced.
 func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
 	candidates := m.byIndex[r.GetIndex()]
 	for i := len(candidates) - 1; i >= 0; i-- {
@@ -435,7 +435,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	case soaktest.Long():
 		seeds = 60
 	case testing.Short():
-		seeds, steps = 1, 18 // with the race detector, each crash point is slow, and one goroutine does most of the work
+		// Short mode is used with the race detector, which makes each crash point slow.
+		seeds, steps = 1, 18
 	}
 	var points atomic.Int64
 	t.Run("workloads", func(t *testing.T) {

@@ -69,7 +69,7 @@ func newDamageBed(t testing.TB) *damageBed {
 	for i := range int64(3) {
 		put(format.Entry{Kind: format.KindPut, ID: 20 + i, Data: payload(i, 700)}, nil)
 	}
-	ok(t, d.append()) // stores the commit of all entries
+	ok(t, d.append()) // this batch stores the commit index that covers all entries
 	ok(t, d.log.Sync())
 	ok(t, d.log.Tick())
 	d.log.hints.writing.Wait()
@@ -193,7 +193,7 @@ func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v ver
 			continue
 		}
 		if err != nil {
-			// Only DATA_LOSS excuses a wrong result, and this error is a different one.
+			// A wrong result is permitted only with DATA_LOSS, and this is a different error.
 			return l, v, err
 		}
 	}
@@ -311,13 +311,14 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 		total += b.sizes[name]
 		for at := range b.sizes[name] {
 			if name == format.MarkName && at%512 > 64 || name == format.ManifestName && at%4096 > 600 {
-				continue // zeros, which package format tests
+				continue // these bytes are zero, and the tests of package format cover them
 			}
 			places = append(places, place{name, at})
 		}
 	}
-	// One bit of every fourth byte is flipped, and which bit it is changes from byte to byte. `make soak-log` flips all
-	// bits, in half a million loads. The tests of package format show that DecodeFrame detects each flipped bit.
+	// By default every 29th bit is flipped, so that the position of the bit within its byte varies. `make soak-log`
+	// flips every bit, in half a million loads. The tests of package format show that DecodeFrame detects each flipped
+	// bit.
 	step, lossStep := int64(29), int64(31)
 	switch {
 	case soaktest.Long():

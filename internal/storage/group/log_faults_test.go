@@ -70,7 +70,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 		batch := w.batch()
 		from := w.model.last + 1
 		if err := w.appendBatch(from, batch); err != nil {
-			continue // because nothing was appended
+			continue // the failed append has appended nothing
 		}
 		if err := w.sync(); err != nil {
 			ok(t, w.sync()) // succeeds, because the fault is over
@@ -82,7 +82,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 			}
 			w.log.hints.writing.Wait()
 		}
-		_ = w.log.Tick() // Tick may fail once, which only leaves an older mark
+		_ = w.log.Tick() // one failed Tick merely leaves an older mark
 		if i%3 != 2 && fault.Fired() == 0 {
 			continue
 		}
@@ -103,7 +103,7 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	// The damage hits the header of the last entry, whose index a client has seen.
 	name := format.SegmentName(3)
 	frames := b.frames[name]
-	last := frames[len(frames)-2] // the last put, which only a state record follows
+	last := frames[len(frames)-2] // the last put, which is followed only by a state record
 	if !last.kind.IsVersion() {
 		last = frames[len(frames)-3]
 	}

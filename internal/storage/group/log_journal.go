@@ -7,9 +7,9 @@ import (
 )
 
 // SyncShared makes everything appended durable with the volume's journal, in one sync together with the small batches
-// of other groups. The segment itself is synced later, by the next Sync. For an idle group, this Sync must precede
-// writing the mark (Tick). If SyncShared returns false, it has done nothing, because there is no journal, the batch is
-// large, or the journal needs its space. The caller then has to call Sync.
+// of other groups. The segment itself is synced later, by the next Sync. When the group becomes idle, the caller must
+// call Sync before Tick writes the mark. SyncShared returns false and does nothing if there is no journal, if the
+// batch is large, or if the journal has no space for it. The caller must then call Sync.
 func (l *Log) SyncShared() bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -18,15 +18,16 @@ func (l *Log) SyncShared() bool {
 		w.share.write(w.active, w.state.syncedEnd, w.end)
 }
 
-// clean records that no data needs a sync. The caller holds mu.
+// clean records that everything written so far is durable. The caller holds mu.
 func (w *writer) clean() {
 	w.dirty = false
 	w.share.durable()
 }
 
-// leaveJournal syncs the data that only the journal has made durable, because the journal cannot tell a closed log to
-// sync. If the sync fails, the journal keeps the data until the next load. The journal also keeps the data if it was
-// closed before the log. The log then does not sync, as if the process had been killed. The caller holds mu.
+// leaveJournal syncs the data that so far is durable only in the journal. Close calls it, because the journal can ask
+// only an open log to sync. If the sync fails, the journal keeps the data until the next load. If the journal was
+// closed before the log, leaveJournal syncs nothing, as if the process had been killed, and the journal keeps the
+// data too. The caller holds mu.
 func (w *writer) leaveJournal() {
 	if !w.share.isOwed(w.state.syncedEnd) {
 		return

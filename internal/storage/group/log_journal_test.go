@@ -103,7 +103,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 			j.append()
 			j.shared()
 		}
-		j.shared() // returns false, because nothing new was appended
+		j.shared() // does nothing and returns false, because nothing new was appended
 		if with, without := j.after(true), j.after(false); with != 4 || without != 1 {
 			t.Errorf("last index %d with the journal, %d without; want 4 and 1", with, without)
 		}

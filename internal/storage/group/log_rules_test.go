@@ -125,8 +125,8 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 }
 
 func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
-	// The hole looks the same as in a torn tail. However, an idle group's Tick or the state record of the next batch
-	// shows that the bytes were synced.
+	// The hole looks like a torn tail. However, there is proof that the bytes were synced: Tick writes it to the mark
+	// when the group is idle, and otherwise the state record of the next batch holds it.
 	for name, settle := range map[string]func(d *logDriver){
 		"tick":         func(d *logDriver) { ok(d.t, d.log.Tick()) },
 		"state record": func(d *logDriver) { ok(d.t, d.append(format.Entry{Kind: format.KindEmpty})); ok(d.t, d.log.Sync()) },
@@ -280,7 +280,8 @@ func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
 		}
 		d.wants(1, payload(2, 100))
 		d.wants(2, payload(3, 100))
-		for id := int64(1); id <= 2; id++ { // the file whose sync failed must not be read, even from the page cache
+		// This checks that the file whose sync failed is no longer read, not even from the page cache.
+		for id := int64(1); id <= 2; id++ {
 			if r, err := d.log.Get(id, GetOptions{}); err != nil || r.Location.Segment != 2 {
 				t.Errorf("record %d is read from %s, %v", id, r.Location, err)
 			}

@@ -138,7 +138,7 @@ func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error)
 	return format.SegmentHeaderBytes + int64(len(buf)), nil
 }
 
-// adoptContinued updates the state in memory after the log was continued in a new segment.
+// adoptContinued updates the state in memory after the log has been continued in a new segment.
 func (w *writer) adoptContinued(old, next *segment, sealed format.ManifestSegment, unsynced []tailEntry) {
 	st := w.state
 	st.mu.Lock()

@@ -26,7 +26,8 @@ type markFile struct {
 // the mark. Tick also frees space in the active segment that the previous process has allocated and this process has
 // not used.
 func (l *Log) Tick() error {
-	l.w.mu.Lock() // locked before enter, because Close holds mu while it waits for the callers that have entered
+	// The lock is taken before enter, because Close holds mu while it waits for the callers that have entered.
+	l.w.mu.Lock()
 	if !l.closed.Load() {
 		l.w.releasePreallocated()
 	}
@@ -111,7 +112,8 @@ func (f *markFile) open() error {
 
 func (f *markFile) closeFile() {
 	if f.file != nil {
-		_ = f.file.Close() // the content is synced, or must not be trusted anyway
+		// Either the content is synced, or it cannot be trusted anyway.
+		_ = f.file.Close()
 		f.file = nil
 	}
 }

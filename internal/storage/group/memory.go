@@ -2,8 +2,8 @@ package group
 
 import "sync"
 
-// memory takes memory from the budget for a log's index, images and rows. It reads the sizes of these parts, and
-// changes none of them. It is safe for concurrent use. It locks state.mu only briefly, and never together with mu.
+// memory takes memory from the budget for a log's index, images and rows. It only reads the sizes of these parts. It
+// is safe for concurrent use. It locks state.mu only briefly, and never together with mu.
 type memory struct {
 	state  *state
 	places *places

@@ -14,9 +14,9 @@ import (
 )
 
 // overwritten writes the log of a follower to which three leaders write index 3. The leader of term 1 writes an entry
-// that no majority has. The leader of term 2, which does not have that entry, writes another one. Then the first leader
-// leads again in term 3, and sends its old entry again. As a result, one of the void entries has a greater term, and
-// the log has one entry twice.
+// that no majority has. The leader of term 2, which does not have that entry, writes another one. Then the first
+// leader leads again in term 3, and sends its old entry again. As a result, one void entry has a greater term than
+// the entry that replaced it, and another entry is in the log twice.
 func overwritten(t *testing.T, d *logDriver) {
 	t.Helper()
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
@@ -241,10 +241,12 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 // makes synced entries void is written. The log must continue in a new segment that begins with the batch, and not
 // after the entries that the batch makes void.
 func TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
-	t.Run("halfway", func(t *testing.T) { // truncating the half-written batch also fails
+	// After the batch was half written, truncating it fails too.
+	t.Run("halfway", func(t *testing.T) {
 		truncatesInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
 	})
-	t.Run("before", func(t *testing.T) { // the old segment has no space for the batch, and is synced first
+	// The old segment has no space for the batch, so it is synced first.
+	t.Run("before", func(t *testing.T) {
 		truncatesInNewSegment(t, 64<<10, vfstest.OpSync)
 	})
 }

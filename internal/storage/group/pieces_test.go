@@ -57,7 +57,8 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 		if report := d.load(); report.Outcome != Loaded {
 			t.Errorf("loaded again: %+v", report)
 		}
-		ok(t, d.log.Apply(d.last(), nil)) // after a load, the last batch is not known to be committed
+		// The last commit index was not stored, so the load left the last batch unapplied.
+		ok(t, d.log.Apply(d.last(), nil))
 		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")}))
 	})
 }
@@ -86,7 +87,8 @@ func TestAPieceThatCannotBeWritten(t *testing.T) {
 		if report := d.load(); report.Outcome != Loaded {
 			t.Errorf("loaded again: %+v", report)
 		}
-		ok(t, d.log.Apply(d.last(), nil)) // after a load, the last batch is not known to be committed
+		// The last commit index was not stored, so the load left the last batch unapplied.
+		ok(t, d.log.Apply(d.last(), nil))
 		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")},
 			format.Entry{ID: 1001, Data: []byte("behind")}))
 	})
@@ -178,7 +180,7 @@ func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 	check("active segment")
 	ok(t, sealAndClose(d.log))
 	d.load()
-	ok(t, d.log.Apply(d.last(), nil)) // after a load, the last batch is not known to be committed
+	ok(t, d.log.Apply(d.last(), nil)) // the last commit index was not stored, so the load left the last batch unapplied
 	check("sealed segment, cold")
 	check("sealed segment, once more")
 }

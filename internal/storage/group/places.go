@@ -9,8 +9,8 @@ import (
 )
 
 // places maps each record to the location of its newest version, and records which frames in the segments are
-// superseded. It is safe for concurrent use. After a swap, the same location may hold a different frame. There is no
-// swap while state.mu is held.
+// superseded. It is safe for concurrent use. A swap of segments can put a different frame at the same location. No
+// swap happens while state.mu is held.
 type places struct {
 	table *index.Table // location of each record's newest applied entry, by id
 	// published holds the segments by ordinal. The element of an unused ordinal is nil. The slice is replaced as a whole,
@@ -23,7 +23,7 @@ type places struct {
 // awaitSwap waits until no swap is in progress.
 func (p *places) awaitSwap() {
 	p.swapping.RLock()
-	p.swapping.RUnlock() //nolint:staticcheck // taking the lock waits for the swap, which holds it
+	p.swapping.RUnlock() //nolint:staticcheck // a swap holds the lock, so acquiring it waits for the swap
 }
 
 // publish makes the segments visible to readers that hold no lock. The caller holds state.mu.

@@ -145,11 +145,11 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 const countedMin = 8192
 
 const (
-	countPieceBytes = 16 << 10 // bytes per read; few, because only headers are needed
+	countPieceBytes = 16 << 10 // bytes per read; small, because only frame headers are needed
 	countPieces     = 64       // maximum number of pieces read from a segment
 	countPiecesMin  = 2        // minimum number of pieces read from a segment
-	// countShare determines how many bytes are read, which is about the number of bytes above the mark divided by
-	// countShare. This is a small part, because the load reads all bytes above the mark again.
+	// countShare limits how much is read for an estimate, to about 1/countShare of the bytes above the mark. The share
+	// is small because the load reads all of these bytes again.
 	countShare = 64
 )
 

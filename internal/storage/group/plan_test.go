@@ -46,8 +46,8 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 	})
 }
 
-// TestPlanLoadEstimatesWhatIsAboveTheMark checks the estimated number of entries above the mark, which is derived from
-// a small part of them. It must never be much too small, whatever the record sizes are.
+// TestPlanLoadEstimatesWhatIsAboveTheMark checks the estimated number of entries above the mark, which PlanLoad
+// extrapolates from a small sample. The estimate must never be much too low, no matter how large the records are.
 func TestPlanLoadEstimatesWhatIsAboveTheMark(t *testing.T) {
 	for _, c := range []struct {
 		what    string

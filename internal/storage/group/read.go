@@ -13,8 +13,8 @@ import (
 )
 
 // records reads versions of single records. It looks up a version's location in the index or in the history of the
-// segments, and reads the frame at that location. It uses neither the list of files nor the end of the log. It records
-// the damage that it finds. It is safe for concurrent use. Its callers must have entered the gate.
+// segments, and reads the frame at that location. It needs neither the list of files nor the end of the log. It
+// records any damage that it finds. It is safe for concurrent use. Its callers must have entered the gate.
 type records struct {
 	group   string
 	state   *state
@@ -27,10 +27,11 @@ type records struct {
 // lookup and before the read, the read fails.
 const readTries = 1000
 
-// Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits into it. The
-// entry CRC is verified by every read that uses the data. For resident images, the load verifies it instead. Get
-// returns ErrNotFound if there is no such record or its newest version is a delete, and ErrVersionNotFound if there is
-// no such version. It returns *DamageError if the version is damaged or damage may have hit a newer one.
+// Get reads a committed version. The returned data is always a copy. It is in opts.Buffer if the whole frame fits
+// into that buffer. Every read that uses the data verifies the entry CRC, except in Resident residency, in which the
+// load has verified it. Get returns ErrNotFound if there is no such record or its newest version is a delete, and
+// ErrVersionNotFound if there is no such version. It returns *DamageError if the version is damaged, or if damage may
+// have destroyed a newer version.
 func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	if err := l.enter(); err != nil {
 		return Record{}, err

@@ -66,8 +66,8 @@ func (v view) frames(from int64, fn func(step *segio.FrameStep) bool) error {
 	return v.framesOf(from, v.end, nil, fn)
 }
 
-// framesOf is like the method frames, up to an offset at which a frame must end. If pass is not nil, framesOf does not
-// read the content of the frames for which pass returns true.
+// framesOf is like frames, but ends at the offset to, which must be the end of a frame. It skips the content of the
+// frames for which pass returns true, unless pass is nil.
 func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool) error {
 	var r *segio.FrameReader
 	var size int64
@@ -102,7 +102,8 @@ func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool
 			return nil
 		}
 	}
-	if r.Err() == nil && missing.Bytes > 0 { // the file has become shorter
+	// The file has become shorter than the view.
+	if r.Err() == nil && missing.Bytes > 0 {
 		fn(&missing)
 	}
 	return r.Err()
@@ -193,7 +194,8 @@ func (r *reader) isValid(e *format.Entry) bool {
 
 const checkpointBytes = 1 << 20
 
-// startOf returns the offset of a frame in a view that is not after the frame of the entry with the given index.
+// startOf returns an offset from which a reader of the view must start to find the entry with the given index. A
+// frame begins at this offset, at or before the entry's frame.
 func (r *reader) startOf(v view, at uint64) int64 {
 	if v.rows != nil {
 		if i := v.rows.AtOrBelow(v.first, at); i >= 0 {
@@ -209,8 +211,8 @@ func (r *reader) startOf(v view, at uint64) int64 {
 	return points[i].offset
 }
 
-// boundOf returns an offset in a view that is after the entries up to an index, except void ones. It relies on the fact
-// that such entries are sorted by index.
+// boundOf returns an offset in the view beyond all entries up to the given index, except void ones. This works
+// because entries that are not void are in index order.
 func (r *reader) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end

@@ -26,12 +26,13 @@ type redo struct {
 	lostEnd int64
 }
 
-// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the segment.
-// It skips ranges that belong to other segments, because a sealed segment was synced before, and a segment that the
-// manifest does not list is void. If the folder does not exist, Redo does nothing. Redo may be called again with the
-// same share. Everything in a segment before a range was durable when the range was written, so Redo raises the synced
-// mark to the end of the range. The load then reports missing bytes below the mark as damage, and does not mistake them
-// for the end of the log. Redo also raises the mark above all bytes that are lost or may be lost.
+// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the
+// segment. It skips ranges of any other segment. If that segment is sealed, it has already been synced, and if the
+// manifest does not list it, it is void. If the folder does not exist, Redo does nothing. Redo may be called again
+// with the same share. When a range was written to the journal, everything before it in the segment was already
+// durable. Redo can therefore raise the synced mark to the end of the range. A load then reports missing bytes below
+// the mark as damage, instead of mistaking them for the end of the log. Redo also raises the mark above all bytes
+// that are lost or may be lost.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -122,8 +123,8 @@ func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last ui
 	return last
 }
 
-// above returns a mark that is above all lost bytes. The argument doubt is the number of further bytes at the end that
-// may be lost. The mark is also above these.
+// above returns a mark beyond all bytes that are known to be lost, and beyond the doubt bytes after them that may be
+// lost as well.
 func (r *redo) above(doubt int64) (format.Mark, error) {
 	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {

@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// An open log does not read its small files again. Manifest, replica file and mark are stored twice, and a hint can be
-// recreated. So one bad sector in such a file loses nothing, but a second one may lose data. For this reason, a check
-// of the whole log rewrites the copies that it finds to be bad.
+// An open log does not reread its small files, so it does not notice when one of them goes bad. The manifest, the
+// replica file and the mark are stored twice, and a hint can be recreated, so one bad sector loses nothing. A second
+// bad sector may lose data. Therefore a check of the whole log rewrites every bad copy that it finds.
 
 // renewal reads the small files, and rewrites the bad ones. It writes no segment, and does not change the log's
 // content. For each file it locks writer.mu or enters the gate.
@@ -116,8 +116,8 @@ func (r *renewal) mark() ([]format.Damage, error) {
 	return bad, err
 }
 
-// renew rewrites the mark file with the newest known mark if a slot is bad. The result bad says why each slot is
-// invalid.
+// renew rewrites the mark file with the newest known mark if a slot is bad. The result bad says for each slot why it
+// is invalid.
 func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

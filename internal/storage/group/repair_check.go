@@ -14,7 +14,8 @@ import (
 // take decodes and checks the peer's entries. It ignores entries that are undamaged in this log, and entries that have
 // become void in this log since the request.
 func (p *rangeRepair) take(entries []*raftpb.Entry) error {
-	for _, lost := range p.s.lost { // an index that was not requested would look as if the peer had compacted it away
+	// An index that the peer was not asked for would look as if the peer had compacted it away.
+	for _, lost := range p.s.lost {
 		if !slices.ContainsFunc(p.asked, func(r IndexRange) bool { return r.First <= lost.First && lost.Last <= r.Last }) {
 			return fmt.Errorf("%w: indexes %d to %d were hit since the peer was asked", ErrRepairLater, lost.First, lost.Last)
 		}
@@ -57,8 +58,8 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 	return nil
 }
 
-// isOnlyRequest reports whether the peer has an entry as a version of which this log's compaction has kept only the
-// request, or nothing.
+// isOnlyRequest reports whether the peer still has a version that this log's compaction has dropped, or replaced with
+// a remembered request.
 func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	k, known := p.s.known[e.Index]
 	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
@@ -113,8 +114,8 @@ func entryChecksum(e *format.Entry) uint32 {
 // checkAbsent decides whether entries that the peer has compacted away may also be dropped from this log. A put that
 // the peer does not have was superseded by an entry that this log has applied, so the put may be dropped. A tombstone
 // may be dropped only if this log stores no older version of the record, because that version would become visible
-// again. A whole entry that may be void and that the peer does not have is also dropped, because it is not known which
-// entry replaced it.
+// again. If an entry is whole but may be void, and the peer does not have its index, the entry is dropped too,
+// because it is not known whether another entry replaced it.
 func (p *rangeRepair) checkAbsent() error {
 	// given contains the indexes of the entries that the peer has. A version of which the peer has only the request counts
 	// as absent.

@@ -152,7 +152,8 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			d := newDriver(t, driverOptions(disk, residency, 1<<20))
 			data := payload(1, 5000)
 			ref := d.putBlob(1, data)
-			d.put(format.Entry{ID: 3, Data: payload(3, 9000)}) // so large that only part of the segment is unreadable
+			// Large enough that the bad block hits only part of the segment.
+			d.put(format.Entry{ID: 3, Data: payload(3, 9000)})
 			ok(t, d.log.Seal())
 			d.put(format.Entry{ID: 2, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})
 			ok(t, d.log.Seal())
@@ -200,8 +201,8 @@ func isDamageError(err error) bool {
 	return errors.As(err, &damage)
 }
 
-// TestABlobThatWasCompactedAwayIsNoDamage checks that a log does not count as damaged if a peer requests a blob that
-// was compacted away, even after a restart.
+// TestABlobThatWasCompactedAwayIsNoDamage checks that a request for a blob that was compacted away does not make the
+// log count as damaged, not even after a restart.
 func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	ref := d.putBlob(1, payload(1, 5000))

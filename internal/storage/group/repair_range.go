@@ -70,7 +70,7 @@ func (l *Log) Repairs(ctx context.Context) (out []Repair, err error) {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		case found:
 			out = append(out, r)
-		default: // the file no longer belongs to the log
+		default: // compaction or another repair has already replaced the file
 			l.damages.forget(func(d *format.Damage) bool { return d.File == file })
 		}
 	}
@@ -194,7 +194,8 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, budget *uint64) 
 }
 
 // SetTombstoneLimit sets, in a group with several members, the index up to which every member has applied the log.
-// Tombstones above it are kept. Before the first call, all tombstones are kept. A group with one member has no limit.
+// Tombstones above it are kept. Before the first call, all tombstones are kept. In a group with one member, the limit
+// has no effect.
 func (l *Log) SetTombstoneLimit(through uint64) { l.state.tombstoneLimit.Store(through) }
 
 // RepairSource is another member that supplies data for a repair.

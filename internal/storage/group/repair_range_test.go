@@ -109,7 +109,8 @@ func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) 
 	if err := l.Apply(max(last, l.AppliedIndex()), nil); err != nil {
 		return false, err
 	}
-	if residency == Index { // because a load from hints does not read the entries
+	// A load from hints does not read the entries, so only Verify finds all damage.
+	if residency == Index {
 		if _, err := l.Verify(context.Background(), 0); err != nil {
 			return false, err
 		}

@@ -31,7 +31,8 @@ type rangeRepair struct {
 	dropped bool
 	terms   []format.TermRun
 	out     *rewrite
-	// returns holds the restored versions that the index does not have, or has at a different location.
+	// returns holds the restored versions whose new locations must be added to the index, because the index has no
+	// location for them or a different one.
 	returns []move
 	gone    []int64 // records of which a version was dropped
 }
@@ -44,7 +45,7 @@ type rangeRepair struct {
 // damage when the new segment is durable.
 func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) (err error) {
 	defer l.addNames("repair of "+r.File, &err)
-	l.compacting.Lock() // Close first cancels l.ctx, and then waits for this lock
+	l.compacting.Lock() // Close cancels l.ctx first, and then waits for this lock
 	defer l.compacting.Unlock()
 	if err := l.enter(); err != nil {
 		return err
@@ -144,7 +145,8 @@ func (p *rangeRepair) copyAll() error {
 		return failed == nil
 	})
 	if errors.Is(err, iofs.ErrNotExist) {
-		err = nil // the new segment has no entries
+		// If the damaged file is gone, only the peer's entries are copied.
+		err = nil
 	}
 	if err := errors.Join(err, failed); err != nil {
 		return err
@@ -165,7 +167,8 @@ func (p *rangeRepair) put(step *segio.FrameStep) error {
 	case !e.Kind.IsVersion():
 	case p.s.rows:
 		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone), to})
-	default: // the load may have ignored this version, perhaps because it seemed to be void
+	// The index may lack this version, for example because the load took it for void.
+	default:
 		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
 	}
 	return errors.Join(err, context.Cause(p.ctx))
@@ -195,7 +198,7 @@ func (p *rangeRepair) swapIn() error {
 		return err
 	}
 	p.findOld()
-	// These include the blobs of entries that the load could not read.
+	// The list includes blobs of entries that the load could not read.
 	blobs := p.out.next.rows.Blobs
 	if err := p.editor.swap(p.out, p.floor, term, p.v.through); err != nil {
 		return err
@@ -215,9 +218,10 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld looks up, in the index, the locations of restored versions, so that these versions are moved like the others.
-// It also looks up the locations of versions that the peer has dropped. The index has at most one version of each
-// record, so only a record's newest restored version can have that location.
+// findOld completes the moves for the swap. For each restored version that the index already locates in the damaged
+// segment, it looks up that location, so that the swap moves the version like the others. For each version that the
+// peer has dropped, it looks up the location, so that the swap drops the version. The index has only one location per
+// record, so this can concern only the newest restored version of a record.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {

@@ -45,7 +45,7 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	ok(t, w.apply())
 	// The group once had other voters, which may have truncated the log.
 	ok(t, w.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
-	ok(t, w.appendBatch(w.model.last+1, nil)) // stores the commit of all entries
+	ok(t, w.appendBatch(w.model.last+1, nil)) // this batch stores the commit index that covers all entries
 	ok(t, w.log.Sync())
 	ok(t, w.log.Tick())
 	ok(t, w.log.Close(false))

@@ -17,19 +17,19 @@ import (
 // survey describes a damaged segment. It holds the entries that are whole, and the entries that are missing or may be
 // missing.
 type survey struct {
-	kept  []keptFrame           // whole frames of entries that count, in order
+	kept  []keptFrame           // whole frames of valid entries, in order
 	known map[uint64]knownEntry // entries, by index, that are not in kept but are known from rows, the hint or headers
-	// told holds, by index, entries that are known only from the headers of bad frames. It does not contain entries that
-	// may be void.
+	// told holds, by index, the entries that are known only because the header of their damaged frame is valid. It omits
+	// entries that may be void.
 	told map[uint64]knownEntry
 	lost []IndexRange // ranges in which entries are missing or may be missing; in order, and not adjacent
-	// rows means that known contains every valid version of the segment, and that terms is right. A version that is not
-	// in known is then void.
+	// rows means that rows or a hint were available, so that known contains every valid version of the segment and terms
+	// is complete. Any other version in the segment is then void.
 	rows bool
 	// requests means that the segment has entries of KindRequest, for which there are no rows.
 	requests bool
 	terms    []format.TermRun      // term runs of the segment; only if rows is true
-	have     map[uint64]*keptFrame // the frames in kept, by index
+	have     map[uint64]*keptFrame // the frames in kept, by the index of their entry
 }
 
 // keptFrame is a whole frame.
@@ -54,7 +54,7 @@ type knownEntry struct {
 // survey reads a sealed segment, and determines which entries are missing.
 func (r *reader) survey(v view) (*survey, error) {
 	s := &survey{known: make(map[uint64]knownEntry), told: make(map[uint64]knownEntry)}
-	// v.through may be too high, because the next segment may begin at a much higher index after an accepted loss.
+	// v.through may be too high. After an accepted loss, the next segment may begin at a much higher index.
 	v.through = min(v.through, v.m.LastIndex)
 	r.state.mu.RLock()
 	floor := r.state.floor
@@ -112,7 +112,7 @@ func (r *reader) learnRows(s *survey, v view) {
 	}
 	h, err := format.ReadHint(r.hints.folder.fs, r.hints.folder.dir, v.m)
 	if err != nil {
-		return // then only whole frames and headers are known
+		return // without a hint, only whole frames and headers are known
 	}
 	s.rows, s.terms, s.requests = true, h.Terms, h.Requests > 0
 	for i, id := range h.IDs {
@@ -193,10 +193,10 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	s.lost = joinRanges(s.lost)
 }
 
-// dropVoid drops void entries whose replacements are in bad bytes. A version is void if its index has no row, or if
-// that row has a different location. Any other entry is void if its index has a row, or if its term differs from the
-// known term of its index. A version in told is void, because it has no row. For other entries in told, the rule about
-// terms applies.
+// dropVoid drops void entries whose replacements are in bad bytes, using the segment's rows and terms. A version is
+// void if no row has its index, or if the row with its index has a different location. Any other entry is void if a
+// row has its index, or if its term differs from the known term at its index. The entries in told have no row, so all
+// versions among them are void. The others are void if their term differs.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
 		is := format.TermAt(s.terms, at)

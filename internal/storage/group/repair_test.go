@@ -162,7 +162,7 @@ func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 func verifyUsedBytesFolder(t *testing.T, g *foldertest.Folder) {
 	t.Helper()
 	bare := &foldertest.Folder{FS: g.FS.(*vfstest.Mem).CrashClone(vfstest.Survival{}),
-		Dir: g.Dir} //nolint:forcetypeassert // a Mem in these tests
+		Dir: g.Dir} //nolint:forcetypeassert // the tests use only Mem
 	for _, name := range bare.Names(t) {
 		if format.IsHintName(name) {
 			must.OK(t, bare.FS.Remove(path.Join(g.Dir, name)))

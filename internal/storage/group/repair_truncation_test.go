@@ -234,9 +234,9 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	}
 }
 
-// TestRepairOffersNoIndexOfAVoidEntry repairs a log in which entries 2 to 5 are void, and the segment that has made
-// them void has a bad header. The repair seals that segment and begins another one, whose first index must follow the
-// last valid entry.
+// TestRepairOffersNoIndexOfAVoidEntry repairs a log in which entries 2 to 5 are void, because a later segment, whose
+// header is bad, has replaced them. The repair seals that segment and begins another one. The new segment's first
+// index must directly follow the last valid entry.
 func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
@@ -303,7 +303,8 @@ func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	ok(t, twin.Close(false))
 }
 
-// TestRepairOfWhatIsVoidSince lets a new leader truncate the damaged entry between Repairs and RepairRange.
+// TestRepairOfWhatIsVoidSince lets a new leader truncate the damaged entry between Repairs and RepairRange, so that
+// the entry no longer needs a repair.
 func TestRepairOfWhatIsVoidSince(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	l := d.log

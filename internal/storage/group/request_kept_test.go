@@ -33,9 +33,9 @@ func (d *logDriver) onDisk() (bytes int64) {
 	return bytes
 }
 
-// TestWhatARepeatedWriteNeedsIsKeptWithoutItsData checks that compaction keeps those fields of a superseded version
-// that are needed to answer a repeated write, but not the data. A start must read these fields back, with and without
-// hints, and also from an image.
+// TestWhatARepeatedWriteNeedsIsKeptWithoutItsData checks that compaction drops the data of a superseded version, but
+// keeps the fields that are needed to answer a repeated write. A start must read these fields back, with hints,
+// without hints, and from an image.
 func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		t.Run(residency.String(), func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 					t.Errorf("%s: %+v", how, report)
 				}
 			}
-			d.compact() // this merges the remaining entries, and keeps them
+			d.compact() // the compaction merges the segments, but must drop none of these entries
 			if got := d.requests(); !slices.Equal(got, want) {
 				t.Errorf("after another compaction: %d requests, want %d", len(got), len(want))
 			}
@@ -88,8 +88,8 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	}
 }
 
-// TestRememberedRequestsGoWithTheirTime checks that remembered requests are dropped when they are too old to be needed,
-// and that segments without other content are then also dropped.
+// TestRememberedRequestsGoWithTheirTime checks that remembered requests are dropped once they are too old to be
+// needed, and that segments left without any other content are dropped with them.
 func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

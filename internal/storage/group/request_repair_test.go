@@ -13,8 +13,8 @@ import (
 )
 
 // TestRepairBringsRememberedRequestsBack checks that damage to remembered requests is repaired, whether or not the
-// other member has compacted the same entries. A version that is damaged in this log may be only a remembered request
-// on the other member.
+// other member has compacted the same entries. On the other member, compaction may have replaced the damaged version
+// with a remembered request.
 func TestRepairBringsRememberedRequestsBack(t *testing.T) {
 	for _, c := range []struct{ here, there bool }{{true, true}, {true, false}, {false, true}} {
 		for _, residency := range []Residency{Index, Resident} {

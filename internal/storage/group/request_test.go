@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// requests returns the requests from which a window is rebuilt if the machine's clock is right.
+// requests returns the requests from which a request window is rebuilt. It assumes that the machine's clock agrees
+// with the log's last commit time.
 func (d *logDriver) requests() []format.Request {
 	return slices.Collect(d.log.RecentRequests(format.DefaultRequestWindow, d.log.LastCommitTime()))
 }
@@ -45,7 +46,7 @@ func TestRequestsAreReadBackWithWhatDistinguishesThem(t *testing.T) {
 	d.put(format.Entry{ID: 1}, format.Entry{ID: 7, Data: content, RequestID: [16]byte{1}},
 		format.Entry{Kind: format.KindDelete, ID: 8, RequestID: [16]byte{2}},
 		format.Entry{ID: 9, Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{3}})
-	d.put(format.Entry{ID: 1}) // the batch of this entry stores that the others are committed
+	d.put(format.Entry{ID: 1}) // this batch stores the commit index that covers the entries before it
 	for range 2 {
 		got, crc := d.requests(), format.Checksum(content)
 		want := []format.Request{
@@ -79,7 +80,7 @@ func TestRequestsInASegmentThatCannotBeReadAreReported(t *testing.T) {
 		d.put(format.Entry{ID: 1, Data: []byte("a"), RequestID: [16]byte{byte(i + 1)}})
 		ok(t, d.log.Seal())
 	}
-	d.put(format.Entry{ID: 1}) // the batch of this entry stores that the others are committed
+	d.put(format.Entry{ID: 1}) // this batch stores the commit index that covers the entries before it
 	ok(t, d.log.Close(false))
 	d.load()
 	fault := disk.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
@@ -97,14 +98,14 @@ func TestRequestsInASegmentThatCannotBeReadAreReported(t *testing.T) {
 }
 
 // TestRequestsAreReadBackAsFarAsTheyMayBeRemembered checks that the commit times in the log determine how far back
-// requests are read. A jump in these times does not make a request old. If the times do not advance, the number of
-// writes is the limit.
+// requests are read. A jump in these times must not make a request count as old. If the times do not advance, the
+// number of writes limits how far back requests are read.
 func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
-		step  func(i int) time.Duration // returns the time that passes before write i of 200
+		step  func(i int) time.Duration // returns the time between write i-1 and write i; there are 200 writes
 		first int                       // this write and all later ones must be read
-		// above is the number of a write. This write and all earlier ones must not be read. Writes between above and first
-		// may be read, because parts of the log are read as a whole.
+		// above is the number of the last write that must not be read. Writes between above and first may be read, because
+		// the log is read in whole pieces.
 		above int
 	}{
 		"a second each": {func(int) time.Duration { return time.Second }, 200 - 60, 200 - 60 - 64 - 128},
@@ -164,8 +165,9 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestRequestsBeforeAnEmptySegment checks that a segment in which compaction has left no entry does not end the search
-// for requests in the segments before it, because its age is not known.
+// TestRequestsBeforeAnEmptySegment checks that the search for requests, which goes back through the segments, does
+// not stop at a segment that compaction has emptied. The age of such a segment is not known, so requests in earlier
+// segments may still be needed.
 func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
@@ -183,8 +185,8 @@ func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestCompactKeepsRequestsThatMayBeAskedAgain checks that compaction keeps the request of a superseded version while
-// the request id may be repeated, whatever the machine's clock shows.
+// TestCompactKeepsRequestsThatMayBeAskedAgain checks that compaction keeps the request of a superseded version for as
+// long as a write may be repeated with the same request id, no matter what the machine's clock shows.
 func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
@@ -218,8 +220,9 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	})
 }
 
-// TestCompactKeepsTombstonesThatMayBeAskedAgain checks that compaction keeps a delete with a request id while the
-// delete may be repeated, because the repetition must not delete a later put.
+// TestCompactKeepsTombstonesThatMayBeAskedAgain checks that compaction keeps a delete with a request id for as long
+// as the delete may be repeated. If the delete were forgotten, the repeated delete would remove a record that was put
+// again after the first one.
 func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
@@ -262,7 +265,8 @@ func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 			{8 * time.Minute, last},
 		} {
 			time.Sleep(c.after)
-			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten { // ages records times in steps of 5 s
+			// The age of the entries is known only in steps of 5 s, which is up to 6 entries.
+			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten {
 				t.Errorf("%v later: forgotten up to %d of %d, want %d", c.after, got, last, c.forgotten)
 			}
 		}

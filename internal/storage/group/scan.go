@@ -11,12 +11,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// A scan sees the newest version of every record at the index of its snapshot. Compaction keeps the versions that open
-// snapshots need. A snapshot expires if it holds back too many bytes, or if it was not used for its time to live. If
-// free space is low, the shard gives up snapshots earlier (Scans, CloseScan).
+// A scan sees the newest version of every record at the index of its snapshot. Compaction keeps the versions that
+// open snapshots need. A snapshot expires if it makes compaction keep too many bytes, or if it is not used for longer
+// than its time to live. When free space is low, the shard closes snapshots earlier (Scans, CloseScan).
 
-// snapshotHeldPart and snapshotHeldMin limit how many superseded bytes one snapshot may hold back. The limit is the
-// number of stored bytes divided by snapshotHeldPart, but at least snapshotHeldMin.
+// snapshotHeldPart and snapshotHeldMin limit how many superseded bytes one snapshot may make compaction keep. The
+// limit is the number of stored bytes divided by snapshotHeldPart, but at least snapshotHeldMin.
 const (
 	snapshotHeldPart = 2
 	snapshotHeldMin  = 1 << 30
@@ -35,8 +35,9 @@ const (
 // held). All entries up to the snapshot's index were applied when the snapshot was taken, because that index was the
 // applied index.
 type snapshot struct {
-	index   uint64
-	edge    index.Loc // location of the last entry at or below the field index; later locations are not in the snapshot
+	index uint64
+	// edge is the location of the snapshot's last entry. Entries at later locations are not in the snapshot.
+	edge    index.Loc
 	held    map[index.Loc]struct{}
 	bytes   int64 // upper bound on the size of the entries in held
 	limit   int64
@@ -48,8 +49,8 @@ type snapshot struct {
 	info    ScanInfo
 }
 
-// supersede must be called when a location no longer holds its record's newest version. If the snapshot sees the
-// location, supersede adds it to held.
+// supersede must be called when the version at a location stops being its record's newest. If the snapshot sees that
+// version, supersede adds the location to held.
 func (s *snapshot) supersede(old index.Loc) {
 	if s.gone || s.edge.Less(old) {
 		return
@@ -75,8 +76,8 @@ func (s *snapshot) moved(from, to index.Loc, at uint64) {
 	}
 }
 
-// OpenScan takes a snapshot and returns its id. If there are snapshotsMax snapshots already, OpenScan gives up the
-// least recently used one among those without readers, or among all if each has readers.
+// OpenScan takes a snapshot and returns its id. If there are already snapshotsMax snapshots, OpenScan first closes
+// one. It prefers snapshots that nobody is reading, and of these the least recently used one.
 func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	if err := l.enter(); err != nil {
 		return ScanID{}, err
@@ -106,13 +107,14 @@ func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 // isOver reports whether the snapshot can no longer be used.
 func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.used.Add(s.ttl)) }
 
-// EnterScan registers a caller that reads a snapshot until it calls LeaveScan. It returns ErrCursorExpired if the
-// snapshot is gone.
+// EnterScan tells the log that the caller is now reading a snapshot. The caller must call LeaveScan when it stops.
+// EnterScan returns ErrCursorExpired if the snapshot no longer exists.
 func (l *Log) EnterScan(id ScanID) error {
 	return l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers++ })
 }
 
-// LeaveScan ends the use of the snapshot that EnterScan began. It does nothing if the snapshot is gone.
+// LeaveScan tells the log that a caller of EnterScan has stopped reading the snapshot. It does nothing if the
+// snapshot no longer exists.
 func (l *Log) LeaveScan(id ScanID) {
 	_ = l.state.useSnapshot(id, l.now(), func(s *snapshot) { s.readers-- })
 }
@@ -189,8 +191,8 @@ func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	return bounds, nil
 }
 
-// splitPoints returns positions in a view, in order. The distance between two of them is about splitBytes or
-// checkpointBytes, whichever is greater.
+// splitPoints returns positions in a view, in ascending order. They are about splitBytes apart, but at least about
+// checkpointBytes.
 func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	if v.rows == nil {
 		return r.checkpointsOf(v)

@@ -12,8 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// scanCursor is one run of Scan. It reads segments, using the locations in the snapshot. It changes only the time at
-// which the snapshot was last used. It is used by one goroutine, which locks state.mu only briefly.
+// scanCursor is one run of Scan. It reads segments, using the locations in the snapshot. The only state that it
+// changes is the time at which the snapshot was last used. A scanCursor belongs to one goroutine, which holds
+// state.mu only briefly.
 type scanCursor struct {
 	group   string
 	gate    *gate
@@ -30,10 +31,10 @@ type scanCursor struct {
 	metadataOnly bool
 	yield        func(Record, error) bool
 	stopped      bool
-	again        bool // compaction has swapped the segment during the read, so the scan has to look up the segment again
+	again        bool // compaction has swapped the segment during the read, so the scan must look up the segment again
 	given        map[damagePlace]bool
-	seen         sight // result of sees for the frame at seenAt
-	seenAt       int64 // offset of that frame, or 0 if there is no result
+	seen         sight // result of the last call of the method sees
+	seenAt       int64 // offset of the frame for which sees was called, or 0 if there is no result
 }
 
 type damagePlace struct {
@@ -59,7 +60,7 @@ func (c *scanCursor) run(ctx context.Context) {
 }
 
 // rest yields damage that the walk over the frames has not found, for example the missing end of a segment. It leaves
-// out damage that cannot have hit records of the scan.
+// out damage that cannot have hit any record of the scan.
 func (c *scanCursor) rest(first uint64) {
 	if !c.damages.any() || !c.off.Keeps(rules.DamagedScan) {
 		return
@@ -71,8 +72,8 @@ func (c *scanCursor) rest(first uint64) {
 	}
 }
 
-// step reads the segment that holds the next index to its end. It returns false if there is no such segment, or the
-// scan has ended.
+// step looks up the segment that holds the next index, and reads it up to its end. It returns false if there is no
+// such segment, or if the scan has ended.
 func (c *scanCursor) step(ctx context.Context) bool {
 	if err := c.gate.enter(); err != nil {
 		c.fail(err)
@@ -90,7 +91,7 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	steps := 0
 	var pass func(*segio.FrameStep) bool
 	if v.image != nil && !c.damages.any() {
-		// All bytes in memory were checked when they were loaded, so that a superseded version need not be checked again.
+		// All bytes in memory were checked when they were loaded, so superseded versions need not be checked again.
 		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
 	}
 	err := v.framesOf(c.reader.startOf(v, max(c.next, v.first)), c.reader.boundOf(v, c.through), pass,
@@ -233,12 +234,12 @@ type sight int
 const (
 	sightNo    sight = iota // the entry was superseded before the snapshot, or is void
 	sightYes                // the entry is in the snapshot
-	sightMoved              // the segment was swapped, so its places are no longer valid
+	sightMoved              // the segment was swapped, so the given location in it is no longer valid
 	sightGone               // the snapshot has expired
 )
 
-// sees determines whether the snapshot sees the put at a location in a segment. The put's index must not be above the
-// snapshot's.
+// sees determines whether the snapshot sees the put at the location loc in segment s. The put's index must not be
+// above the snapshot's index.
 func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()

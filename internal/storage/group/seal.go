@@ -23,8 +23,9 @@ func (w *writer) seal() error {
 }
 
 // roll seals the active segment and begins the next one. The next segment begins with index first, so entries from
-// first on become void. It has space for at least the given number of bytes. The caller holds mu. The steps, numbered
-// as for the write path in docs/format.md, are (1) sync, (2) exact size, (3) next segment, (4) manifest.
+// first on become void. It has space for at least the given number of bytes. The caller holds mu. The numbers in this
+// function are the steps of the write path in docs/format.md: (1) sync, (2) truncate to the exact size, (3) create
+// the next segment, and (4) write the manifest.
 func (w *writer) roll(first uint64, bytes int64) error {
 	old := w.active
 	if err := w.sync(); err != nil {
@@ -80,8 +81,8 @@ func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment)
 	return err
 }
 
-// goOn makes a segment the active one, in which the log continues at the offset end. Everything before end must be
-// durable. The argument last is the index of the last entry before end. The caller holds mu.
+// goOn makes next the active segment, so that the log continues in it at the offset end. Everything before end must
+// be durable. The argument last is the index of the last entry before end. The caller holds mu.
 func (w *writer) goOn(next *segment, end int64, last uint64) {
 	w.active, w.end, w.last = next, end, last
 	w.allocation.begin(end)
@@ -145,7 +146,8 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 func (l *Log) Close(hints bool) (err error) {
 	defer l.addNames("close", &err)
 	l.cancel()
-	l.compacting.Lock() // waits until Compact has noticed the end of l.ctx, and writes no more files
+	// Because l.ctx is cancelled, Compact ends soon and then releases this lock. After that, it writes no more files.
+	l.compacting.Lock()
 	defer l.compacting.Unlock()
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

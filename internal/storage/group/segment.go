@@ -70,7 +70,9 @@ type segment struct {
 	held       heldBytes // guarded by state.mu
 
 	checkpointsOnce longlock.Mutex
-	checkpoints     []checkpoint // some positions at which reading from an index on can begin; computed when first needed
+	// checkpoints are some positions at which reading can start, so that a read from a given index need not begin at the
+	// start of the segment. They are computed when they are first needed.
+	checkpoints []checkpoint
 }
 
 // openFile wraps the interface vfs.File for an atomic pointer.
@@ -153,8 +155,8 @@ func (s *segment) reader() (vfs.File, error) {
 	return f, nil
 }
 
-// read fills buf from offset on and returns the bytes that exist, which are fewer than requested at the end of the
-// file. The caller has a pin. If there is an image, the result aliases the image and buf is not used.
+// read reads len(buf) bytes from offset on. It returns fewer bytes if the file ends earlier. The caller has a pin. If
+// there is an image, the result aliases the image and buf is not used.
 func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 	if s.image != nil {
 		if offset > int64(len(s.image)) {
@@ -174,8 +176,7 @@ func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 }
 
 // walkFile reads all frames of a segment's file up to an offset. It bypasses the page cache if possible, because the
-// cache may differ from the disk after a failed sync (rule 5). The argument rows has the same meaning as in
-// replay.Segment.
+// cache may differ from the disk after a failed sync (rule 5). The argument rows is passed to replay.New.
 func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
 	w := replay.New(s.first, rows)
 	return w, s.walkFileOn(w, format.SegmentHeaderBytes, through)
@@ -212,10 +213,11 @@ func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 // frame can begin in 64 bytes, because a frame's header is longer than that. Pieces of the bitmap are allocated when
 // they are needed.
 type usedFlags struct {
-	mu      sync.Mutex
-	pieces  map[int64]*[usedPieceWords]uint64 // by offset divided by usedPieceBytes; guarded by mu
-	bytes   atomic.Int64                      // bytes of the superseded frames, estimated from the lengths in their places
-	unknown atomic.Int64                      // number of superseded frames whose flags in the hint on disk are outdated
+	mu     sync.Mutex
+	pieces map[int64]*[usedPieceWords]uint64 // by offset divided by usedPieceBytes; guarded by mu
+	// bytes is the size of the superseded frames, estimated from the lengths in their locations.
+	bytes   atomic.Int64
+	unknown atomic.Int64 // number of superseded frames whose flags in the hint on disk are outdated
 }
 
 const (

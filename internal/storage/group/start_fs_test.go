@@ -12,8 +12,8 @@ import (
 )
 
 // TestAStartOnRealFileSystems checks that a start after a kill reads only the group's content, and takes memory only
-// for that content. The unused space at the end of the active segment must cost nothing, on any of these file systems,
-// which allocate it in different ways.
+// for that content. The tested file systems allocate the unused space at the end of the active segment in different
+// ways, but on none of them may this space cost anything.
 func TestAStartOnRealFileSystems(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: makes file systems")
@@ -37,7 +37,8 @@ func TestAStartOnRealFileSystems(t *testing.T) {
 					t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(),
 						stored)
 				}
-				_, err = os.ReadFile(name) // after this read by another program, the free space is in the page cache
+				// As if another program had read the file, this puts the unused space into the page cache.
+				_, err = os.ReadFile(name)
 				ok(t, err)
 
 				seen := watchReads(t, &d.opts)

@@ -125,11 +125,11 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				if refused == 0 {
 					t.Error("nothing is refused")
 				}
-				// Later writes must get new indexes, and must still exist after the next start, when the device can read everything
-				// again.
+				// Later writes must get new indexes. They must still exist after the next start, when the device can read
+				// everything again.
 				d := &logDriver{t: t, opts: opts, log: log, term: 1, time: 1000}
 				d.put(format.Entry{ID: 1000, Data: payload(1000, 500)})
-				d.put(format.Entry{ID: -1}) // this entry's batch stores that the one before it is committed
+				d.put(format.Entry{ID: -1}) // this batch stores the commit index that covers the entry before it
 				must.OK(t, log.Close(false))
 				fault.Remove()
 				report = d.load()
@@ -137,7 +137,8 @@ func TestAStartDoesNotTruncateWhatItCannotRead(t *testing.T) {
 				for id := int64(0); id < 120 && !c.atEnd; id++ {
 					d.wants(id, payload(id, 500))
 				}
-				// The log has skipped indexes that entries which could not be counted may have.
+				// If the unreadable block was at the end of the log, the first start could not count its entries, and skipped the
+				// indexes that they may have had. At the next start, these missing indexes count as damage.
 				if c.atEnd != (report.Outcome == Damaged) {
 					t.Errorf("at the next start: %+v", report)
 				}

@@ -139,7 +139,8 @@ func TestAStartReadsNoUnusedSpace(t *testing.T) {
 					l, _, err := Load(t.Context(), d.opts, progress)
 					ok(t, err)
 					d.log = l
-					ok(t, d.log.Apply(d.last(), nil)) // the last commit is not on disk
+					// The last commit index is not on disk, so the test applies the rest of the log itself.
+					ok(t, d.log.Apply(d.last(), nil))
 					defer func() { ok(t, d.log.Close(false)) }()
 					most := stored * 105 / 100
 					if !marked && how != stopped {
@@ -183,7 +184,8 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		name := path.Join(d.opts.Dir, format.SegmentName(1))
 		f, err := disk.OpenWrite(name)
 		ok(t, err)
-		_, err = f.WriteAt(make([]byte, 1<<20), 1<<20) // the device has lost 1 MiB, which the mark does not cover
+		// This simulates a device that has lost 1 MiB above the mark.
+		_, err = f.WriteAt(make([]byte, 1<<20), 1<<20)
 		ok(t, err)
 		ok(t, f.Close())
 		if residency == Index {
@@ -209,7 +211,7 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 func TestRestartsLeaveNoFiles(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
-			for _, size := range []int{100, 400 << 10} { // a hint is written from 256 KiB on
+			for _, size := range []int{100, 400 << 10} { // a hint is written only if a segment has at least 256 KiB
 				t.Run(fmt.Sprintf("%s, %d bytes each time", how, size), func(t *testing.T) {
 					d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 256<<20))
 					restarts := int64(100)
@@ -254,7 +256,8 @@ func TestTranscriptsOfAStart(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				disk := vfstest.NewMem()
 				disk.SetCheapOverwrite(true)
-				d := newDriver(t, driverOptions(disk, residency, 1<<20)) // a segment of this size is read at a time
+				// A load reads a segment of this size with a single read.
+				d := newDriver(t, driverOptions(disk, residency, 1<<20))
 				// One segment is sealed, and the next one is active and has free space.
 				d.fill(150, 10<<10, random)
 				d.log.hints.writing.Wait()
@@ -441,7 +444,7 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	})
 }
 
-// changeFile changes the file that has the active segment's hint.
+// changeFile changes the file with the active segment's hint.
 func changeFile(t *testing.T, d *logDriver, change func([]byte) []byte) {
 	t.Helper()
 	name := path.Join(d.opts.Dir, format.ActiveHintName)

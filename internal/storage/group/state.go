@@ -33,25 +33,25 @@ type state struct {
 	syncedEnd   int64
 	syncedLast  uint64
 	syncedIndex uint64
-	lastCommit  int64 // greatest commit time of an entry, which the leader's next commit time must not be below
+	lastCommit  int64 // greatest commit time of any entry; the leader must not use an earlier one for the next entry
 	conf        *raftpb.ConfState
 	confIndex   uint64
 	confsAhead  []uint64 // indexes of applied membership changes that have not been passed to SetConf yet
 	snapshots   map[ScanID]*snapshot
-	placesMax   int    // snapshotPlacesMax, or less in tests
+	placesMax   int    // snapshotPlacesMax, or a smaller limit in tests
 	closed      uint64 // number of snapshots that were closed or have expired, and are therefore not in snapshots
 	looked      looked
 	incoming    []*segment // new segments of a swap in progress, which are published but not in segments yet
 
 	// applied is the index of the last applied entry. It is written with mu held.
 	applied atomic.Uint64
-	ages    ages // ages of the applied entries
+	ages    ages // when the applied entries were applied
 	// tombstoneLimit is the value of the last SetTombstoneLimit.
 	tombstoneLimit atomic.Uint64
 	hold           atomic.Pointer[Hold] // value of the last SetHold, or nil before the first one
 }
 
-// through returns the last index of segment i that is not void because of a later segment.
+// through returns the last index in segment i that no later segment has made void.
 func (st *state) through(i int) uint64 {
 	if i+1 < len(st.segments) {
 		return st.segments[i+1].first - 1
@@ -162,7 +162,7 @@ func (st *state) syncedMark() format.Mark {
 	return mark
 }
 
-// trimTail removes entries that are both applied and synced from memory. The caller holds mu.
+// trimTail frees the memory of entries that are both applied and synced. The caller holds mu.
 func (st *state) trimTail() {
 	st.tail.trim(min(st.applied.Load(), st.syncedIndex))
 }
@@ -191,8 +191,8 @@ func (st *state) exportIndex() uint64 {
 	return st.applied.Load()
 }
 
-// forgotten returns the greatest index up to which all request ids are too old to be remembered, even by a replica that
-// rebuilds its window from this log.
+// forgotten returns the greatest index up to which no request id can still be remembered, not even by a replica that
+// rebuilds its request window from this log.
 func (st *state) forgotten(w format.RequestWindow) uint64 {
 	applied := st.applied.Load()
 	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }
@@ -214,15 +214,16 @@ func (st *state) tombstoneMax() uint64 {
 // edgeOf returns a location that separates a segment's entries at or below an index from later entries. The caller
 // holds mu.
 func (st *state) edgeOf(s *segment, at uint64) index.Loc {
-	for i := range st.tail.entries { // entries that are not applied are in memory
+	for i := range st.tail.entries { // all entries that are not applied are in memory
 		if t := &st.tail.entries[i]; t.entry.Index > at && t.loc.Ordinal() == s.ordinal {
-			return t.loc - 1<<16 // just before the first entry above the index
+			return t.loc - 1<<16 // the location just before that of the first entry above the index
 		}
 	}
 	if s.bytes == 0 {
 		return index.MakeLoc(s.ordinal, st.end-8, 0, false)
 	}
-	// The odd ordinal belongs to the segment into which compaction rewrites this one, so that this segment is included.
+	// A compaction rewrites this segment into one with the next odd ordinal. Because the location has that ordinal, it
+	// is also above all entries of the rewritten segment.
 	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false)
 }
 
@@ -253,9 +254,9 @@ func (st *state) limitSnapshots() {
 	st.closed++
 }
 
-// superseded must be called when a location no longer holds its record's newest version. The snapshots that see the
-// location then hold it. If the snapshots hold too many locations, the one that holds the most is given up. The caller
-// holds mu.
+// superseded must be called when the version at a location stops being its record's newest. Each snapshot that sees
+// the version then holds its location. If the snapshots together hold too many locations, the snapshot with the most
+// locations is closed. The caller holds mu.
 func (st *state) superseded(old index.Loc) {
 	places := 0
 	var most *snapshot
@@ -281,8 +282,8 @@ func (st *state) closedSnapshots(now time.Time) uint64 {
 	return closed
 }
 
-// useSnapshot calls use for an open snapshot with mu held, and sets the snapshot's time of last use to now. It returns
-// ErrCursorExpired if the snapshot is gone.
+// useSnapshot calls the function use with an open snapshot while it holds mu, and records that the snapshot was used
+// now. It returns ErrCursorExpired if the snapshot no longer exists.
 func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()

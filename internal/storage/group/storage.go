@@ -16,9 +16,9 @@ import (
 
 var _ raft.Storage = (*Log)(nil)
 
-// InitialState implements raft.Storage. The other methods of raft.Storage are FirstIndex, LastIndex, Term, Entries and
-// Snapshot. For entries at or below the compaction floor they return raft.ErrCompacted. Entries that are not applied
-// yet are returned from memory.
+// InitialState implements raft.Storage. The other methods of raft.Storage are FirstIndex, LastIndex, Term, Entries
+// and Snapshot. They return raft.ErrCompacted for entries at or below the compaction floor. Entries that are not
+// applied yet are returned from memory.
 func (l *Log) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -103,7 +103,7 @@ func raftEntry(e *format.Entry) *raftpb.Entry {
 // take subtracts the size of an entry from the budget. It returns false if the entry does not fit, unless it is the
 // first one.
 func take(budget *uint64, r *raftpb.Entry, first bool) bool {
-	size := uint64(len(r.Data)) + 24 // type, term and index take at most 24 bytes in protobuf
+	size := uint64(len(r.Data)) + 24 // in protobuf, type, term and index together take at most 24 bytes
 	if size > *budget && !first {
 		*budget = 0
 		return false
@@ -112,8 +112,8 @@ func take(budget *uint64, r *raftpb.Entry, first bool) bool {
 	return true
 }
 
-// Snapshot implements raft.Storage. The snapshot's data is empty, because the snapshot only says that a member is too
-// far behind for entries and must be installed (Export, Install).
+// Snapshot implements raft.Storage. The snapshot has no data. It only tells Raft that the member can no longer catch
+// up with entries from the log, so that its files must be installed (Export, Install).
 func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
@@ -137,10 +137,11 @@ func (l *Log) LastCommitTime() int64 {
 }
 
 const (
-	// commitStepMax is the longest time that is assumed between two entries of the log (see Log.RecentRequests). A
-	// log's commit times jump if a leader's clock is changed, or if a machine with a different clock becomes leader.
+	// commitStepMax is the longest time between two entries that RecentRequests takes into account. Longer steps in the
+	// commit times are not trusted, because commit times also jump when a leader's clock is changed, or when a machine
+	// with a different clock becomes leader.
 	commitStepMax = 10 * time.Second
-	// clockErrorMax is the largest error of a machine's clock with which a start still remembers all requests.
+	// clockErrorMax is how wrong a machine's clock may be without a start missing any requests that must be remembered.
 	clockErrorMax = 24 * time.Hour
 )
 
@@ -150,9 +151,9 @@ const (
 //
 // The age of a request is computed from the commit times in the log. The time between two entries counts as at most
 // commitStepMax, so that requests do not become old when a wrong clock makes the commit times jump. The result may
-// therefore contain too many requests, but not too few. Segments are not read if, according to the machine's clock,
-// they are older than the window's age plus clockErrorMax. So a clock that is wrong by less than clockErrorMax does no
-// harm.
+// therefore contain too many requests, but not too few. Segments that are older than the window's age plus
+// clockErrorMax, according to the machine's clock, are not read. A clock that is wrong by less than clockErrorMax
+// therefore does no harm.
 func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
 	return func(yield func(format.Request) bool) {
 		if err := l.enter(); err != nil {
@@ -195,8 +196,8 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 // requestPiece is the result of requestsIn.
 type requestPiece struct {
 	requests    []format.Request
-	first, last int64         // commit times of the first and the last write, or 0 if there is no write
-	span        time.Duration // time between these two, in which each step counts as at most commitStepMax
+	first, last int64         // commit times of the first and the last write; 0 if there is no write
+	span        time.Duration // time between these two writes, with each step limited to commitStepMax
 }
 
 // requestsIn returns the requests in a part of the log that were committed at or after a given time.
@@ -225,17 +226,19 @@ func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
-// firstSince returns an index that is not above that of any entry committed at or after the given time. It is the first
-// index of a segment, but at least from. It relies on the fact that commit times never decrease in a log.
+// firstSince returns an index at which a search for entries committed at or after the given time can begin, because
+// no earlier entry was committed so late. The index is from, or the first index of a later segment. This works
+// because commit times in a log never decrease.
 func (r *reader) firstSince(from, through uint64, since int64) uint64 {
 	views := r.views(from, through)
 	defer unpinAll(views)
 	for i := len(views) - 1; i >= 0; i-- {
 		v := views[i]
 		if v.active || v.rows != nil {
-			continue // the segment has no hint yet, so it was sealed recently and is read
+			// The segment is active or has no hint yet, so its entries are recent and must be read.
+			continue
 		}
-		// LastCommit is 0 if compaction has left no such entry.
+		// A LastCommit of 0 means that compaction has left no entry with a commit time, so the segment's age is not known.
 		if h, err := r.hints.of(v); err == nil && h.LastCommit != 0 && h.LastCommit < since {
 			return max(from, v.through+1)
 		}

@@ -13,12 +13,12 @@ import (
 // rewrite replaces neighbouring segments with one segment that lacks some of their entries.
 type rewrite struct {
 	old []*segment // the neighbouring segments, in order
-	// next is the new segment, whose ordinal is that of old[0] with the lowest bit inverted. Its file is durable, and its
+	// next is the new segment. Its ordinal is that of old[0] with the lowest bit inverted. Its file is durable, and its
 	// image is loaded. It is nil if no entry remains.
 	next  *segment
 	moves []move // the fate of each version in the old segments, in order
-	// history is the lowest possible history floor after the rewrite. It is 0 if no superseded version is dropped. Values
-	// above the applied index stand for the applied index.
+	// history is the lowest possible history floor after the rewrite. It is 0 if no superseded version is dropped. A
+	// value above the applied index means the applied index.
 	history uint64
 	to      *segio.Writer
 }
@@ -40,8 +40,8 @@ type move struct {
 }
 
 // editor replaces old segments with rewritten ones. Compaction and range repairs use it, one of them at a time. It
-// changes first the manifest and then the state in memory. It locks writer.mu briefly, places.swapping while locations
-// change, and state.mu while it holds either of these.
+// first changes the manifest, and then the state in memory. It locks writer.mu briefly, places.swapping while
+// locations change, and state.mu while it holds either of these.
 type editor struct {
 	w      *writer
 	folder *folder
@@ -117,9 +117,9 @@ const swapChunk = 1024
 
 // swap replaces the old segments with the new one, first in the manifest (the commit point), and then in memory. The
 // arguments floor and term are Raft's new compaction floor and the term of the entry at the floor. The entries up to
-// the index applied count as committed. Readers of an old segment can continue, but scans look up the new one. Entries
-// may be superseded during the swap. The caller must not hold writer.mu. If swap fails, it changes nothing and discards
-// the new segment.
+// the index applied are treated as committed. Callers that are reading an old segment can continue, but scans look up
+// the new one. Other goroutines may supersede entries during the swap. The caller must not hold writer.mu. If swap
+// fails, it changes nothing and discards the new segment.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.MarkShortage(err)

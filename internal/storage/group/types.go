@@ -29,8 +29,8 @@ type Residency int
 
 // These are the residencies.
 const (
-	Index    Residency = iota // ids and locations; data is read from the files
-	Resident                  // the image of every segment, in addition
+	Index    Residency = iota // the ids and locations of records; their data is read from the files
+	Resident                  // in addition, the whole content of each segment
 )
 
 // String returns the residency in one word.
@@ -68,9 +68,9 @@ type Options struct {
 	Spare   func() int64
 	Loader  *segio.Loader    // shared by all logs on the volume; if nil, the log creates a small loader
 	Journal *journal.Journal // the volume's journal, which SyncShared uses; nil if there is none
-	// Durable makes durable what the files of all groups on the volume contained at the start of this process. Every
-	// Load calls Durable, possibly concurrently. This process must not write to the group's files between the beginning
-	// of Durable and the Load. If Durable is nil or fails, Load syncs the group's file instead.
+	// Durable makes everything durable that the files of all groups on the volume contained when this process started.
+	// Every Load calls Durable, possibly concurrently. This process must not write to the group's files between the
+	// beginning of Durable and the Load. If Durable is nil or fails, Load syncs the group's file instead.
 	Durable func() error
 	// Plan is a result of PlanLoad. With it, Load need not read the same files again. Nothing may change the folder
 	// between PlanLoad and Load. Plan may be nil.
@@ -78,7 +78,7 @@ type Options struct {
 	Sealed func()           // called when the newest segment was sealed because it was full; must not block; may be nil
 	Now    func() time.Time // time.Now if nil
 	Logger *slog.Logger     // messages are discarded if nil
-	Off    rules.Off        // rules that a test has switched off
+	Off    rules.Off        // safety rules that a test has switched off
 }
 
 // Progress is a load's progress. It is updated while the load runs, and is safe for concurrent use.
@@ -117,7 +117,7 @@ type Report struct {
 // Record is one version of a record, as it was read.
 type Record struct {
 	ID         int64
-	Index      uint64 // the version of the record
+	Index      uint64 // index of the entry, which identifies the version
 	CommitTime int64
 	Timestamp  int64
 	Attributes []byte // result of format.EncodeAttributes
@@ -202,7 +202,8 @@ type Stats struct {
 	ScanPlaces int // number of locations of superseded versions that the snapshots hold in memory
 }
 
-// Location says where a record is, for messages. Only its method String builds a string, so that reads need not.
+// Location says where a record is stored, for use in messages. The text is built only when String is called, so that
+// reads do not spend time on it.
 type Location struct {
 	Segment uint64 // number of the segment's file
 	Offset  int64  // offset of the frame in bytes

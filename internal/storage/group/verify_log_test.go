@@ -243,9 +243,8 @@ func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
 	return c.FS.OpenDirect(name)
 }
 
-// TestVerifyOfALogTakesNoDroppedBlobForDamage checks that a blob does not count as damaged if compaction has dropped
-// it, together with the entry that referred to it, during a verify of the open log. Any other missing blob must count
-// as damaged.
+// TestVerifyOfALogTakesNoDroppedBlobForDamage runs a verify of an open log while a compaction drops a blob together
+// with the entry that referred to it. The missing blob must not count as damaged. Any other missing blob must.
 func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
 	fs := &compactsFirst{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// writtenLog is the simple model with which the walks over a log are compared. It has the frames as they were written,
-// in log order, and which of their bytes were changed.
+// writtenLog is a simple model of a log, with which the results of the walks are compared. It holds the frames as
+// they were written, in log order, and records which of their bytes were changed later.
 type writtenLog struct {
 	segments []*writtenSegment
 	floor    uint64
@@ -155,9 +155,9 @@ func (w *writtenLog) straddles() bool {
 	})
 }
 
-// counting returns the valid frames, by index. For each index this is the last frame with the index, unless a later
-// entry has a lower index, or a later segment begins at or below the index. The result describes the log as it was
-// written, so it does not depend on damage.
+// counting returns the valid frames by index. The valid frame for an index is the last one with that index, unless a
+// later truncation removed it. A truncation is an entry with a lower index, or a segment that begins at or below the
+// index. The result describes the log as it was written, so it does not depend on damage.
 func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	out := make(map[uint64]*writtenFrame)
 	cut := func(from uint64) {
@@ -179,11 +179,11 @@ func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	return out
 }
 
-// doubtful returns the indexes that are in doubt because of damage, according to docs/format.md. These are the indexes
-// of bad frames with a valid header, and the indexes of entries that bad bytes may have held. If bad bytes may hide a
-// truncation, all indexes above the commit before them are in doubt. If the log was truncated after bad bytes, all
-// indexes from those bytes to the end of the segment are in doubt. Every walk must return the entries of all other
-// indexes.
+// doubtful returns the indexes at which, according to docs/format.md, damage leaves it in doubt whether there is a
+// valid entry. These are the indexes of bad frames with a valid header, and the indexes of entries that bad bytes may
+// have held. If bad bytes may hide a truncation, all indexes above the commit before them are in doubt. If the log
+// was truncated after bad bytes, all indexes from those bytes to the end of the segment are in doubt. Every walk must
+// return the entries of all other indexes.
 func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	out := make(map[uint64]bool)
 	add := func(first, last uint64) {
@@ -300,9 +300,9 @@ func (w *writtenLog) truncateBehindBad(number uint64) bool {
 // index is whole.
 //
 // Load's result for such logs is wrong, so the test leaves them out. Load looks for damage above the commit before it
-// knows the terms. So it mistakes the void entry for the valid one, and finds no gap. When it later reads these entries
-// with the terms, it fails with a plain *DamageError. It should instead load a group with one voter, and return
-// ErrTailDamaged for a group with several voters.
+// knows the terms. It therefore mistakes the void entry for the valid one, and finds no gap. When it later reads
+// these entries with the terms known, it fails with a plain *DamageError. The correct result would be to load a group
+// with one voter, and to return ErrTailDamaged for a group with several voters.
 func (w *writtenLog) voidTail() bool {
 	commit := w.commit
 	for _, f := range w.active().frames {

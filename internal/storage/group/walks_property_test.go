@@ -51,12 +51,13 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 		ok(t, c.change())
 	}
 	ok(t, errors.Join(c.sync(), c.apply()))
-	if c.random.IntN(3) > 0 { // otherwise the commit index in the last state frame is too low
+	// In the other cases, the commit index in the last state frame does not cover all entries.
+	if c.random.IntN(3) > 0 {
 		ok(t, c.appendBatch(c.model.last+1, nil))
 		ok(t, c.sync())
 	}
 	ok(t, c.log.Tick())
-	if c.random.IntN(2) == 0 { // leaves the last entries above the mark
+	if c.random.IntN(2) == 0 { // the entries appended after Tick remain above the mark
 		for range 1 + c.random.IntN(2) {
 			ok(t, c.appendBatch(c.model.last+1, c.small()))
 		}
@@ -362,8 +363,8 @@ func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entr
 	if f == nil {
 		return fmt.Errorf("index %d, where nothing counts: %v of id %d, term %d", at, e.Kind, e.ID, e.Term)
 	}
-	// This must be true even if f is damaged, because an equal entry before it may have been made void and then written
-	// again.
+	// The entry must be right even if the frame f is damaged. The log may hold the same entry twice, because an entry
+	// that was made void can be written again, and then the earlier frame supplies it.
 	return asWritten(&e, &f.entry)
 }
 
@@ -401,8 +402,8 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			}
 			isHit := f.header || f.content
 			switch {
-			// Below the floor, only versions and requests count as missing. An entry that was made void and written again may
-			// still be whole in its first frame.
+			// Below the floor, only missing versions and requests matter. Even if an entry's valid frame is bad, the survey
+			// may have the same entry from an earlier frame, which was made void before the entry was written again.
 			case isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.IsVersion()):
 				return fmt.Errorf("survey of %s: index %d is hit, and not asked for: %v", format.SegmentName(v.number), at, s.lost)
 			case !isHit && lost(at) && !doubtful[at] && !truncateBehindBad:
@@ -446,8 +447,8 @@ func acceptLoss(opts Options) error {
 	return errors.Join(err, l.Close(false))
 }
 
-// checkGivenUp gives up the damaged entries. Then each remaining version must be one that was valid in the log as it
-// was written, and every version that is not in doubt because of the damage must remain.
+// checkGivenUp gives up the damaged entries and checks what remains. Every remaining version must have been valid in
+// the log as it was written, and every version that damage has not left in doubt must remain.
 func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err error) {
 	opts := c.fork()
 	if err := giveUp(opts); err != nil {
@@ -489,8 +490,9 @@ func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err err
 			return fmt.Errorf("version %d of record %d is gone, and is whole", at, f.entry.ID)
 		}
 	}
-	// Rule 8: the next index must be above every index that a client has seen, or a whole jump (format.LossJump) above it.
-	// A client may also have seen entries that cannot be read.
+	// Rule 8: the next index must be higher than any index that a client has seen. It is either directly above these
+	// indexes, or above them by the whole jump (format.LossJump). The checks leave some room, because a client may also
+	// have seen entries that can no longer be read.
 	const unread = 1000
 	if last < seen || last > seen+unread && last < seen+format.LossJump || last > seen+format.LossJump+unread {
 		return fmt.Errorf("index %d was seen, and the log goes on behind %d", seen, last)

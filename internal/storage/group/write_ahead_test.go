@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// aheadFS counts writes of zeros to segments, and writes of data that overwrote only such zeros.
+// aheadFS counts the writes of zeros to segments, and those writes of data that fell entirely on such zeros.
 type aheadFS struct {
 	*vfstest.Mem
 	fail bool // whether writes of zeros fail
@@ -52,7 +52,7 @@ func (f *aheadFile) WriteAt(p []byte, offset int64) (int, error) {
 	defer a.mu.Unlock()
 	switch end := offset + int64(len(p)); {
 	case offset == 0:
-		a.end = 0 // the write is to a new segment
+		a.end = 0 // a write at offset 0 begins a new segment
 	case len(bytes.Trim(p, "\x00")) == 0:
 		a.zeros++
 		if a.fail {
@@ -70,9 +70,11 @@ func (f *aheadFile) WriteAt(p []byte, offset int64) (int, error) {
 
 func TestSmallWritesFallOnZeros(t *testing.T) {
 	for name, test := range map[string]struct {
-		cheap, fail        bool
-		size, puts         int
-		before             int // size of the segment in MiB, which limits the zeros to a share of it
+		cheap, fail bool
+		size, puts  int
+		// before is the number of MiB written before the test. The log writes zeros ahead only in proportion to the
+		// segment's size.
+		before             int
 		zerosMin, zerosMax int
 	}{
 		"small":                    {cheap: true, size: 1000, puts: 64, zerosMin: 3, zerosMax: 64 / (aheadFactor / 2)},
@@ -96,7 +98,7 @@ func TestSmallWritesFallOnZeros(t *testing.T) {
 			if fs.data < test.puts || fs.zeros < test.zerosMin || fs.zeros > test.zerosMax {
 				t.Errorf("%d writes of data, %d of zeros; want %d to %d", fs.data, fs.zeros, test.zerosMin, test.zerosMax)
 			}
-			d.put(format.Entry{ID: -1}) // the batch of this entry stores that the entries before it are committed
+			d.put(format.Entry{ID: -1}) // this batch stores the commit index that covers the entries before it
 			if want := fs.data - fs.zeros - 1; !test.fail && test.zerosMin > 0 && fs.onZero < want {
 				t.Errorf("%d of %d writes fell on zeros, want %d", fs.onZero, fs.data, want)
 			}

@@ -147,9 +147,9 @@ func (t *Table) unmapSlots(slots []slot) {
 		return
 	}
 	bytes := len(slots) * slotBytes
-	if bytes >= mappedBytesMin { // fewer slots are on the heap
+	if bytes >= mappedBytesMin { // smaller slices are on the heap
 		if err := unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(&slots[0])), bytes)); err != nil {
-			return // take is not called, because the memory is still mapped
+			return // the memory is still mapped, so it still counts
 		}
 	}
 	t.bytes.Add(-int64(bytes))

@@ -136,7 +136,7 @@ type blobFileWriter struct {
 	ref    BlobRef  // reference to the data received so far
 	want   *BlobRef // the expected reference, or nil if any data is accepted
 	chunk  []byte   // data that is not in the file yet
-	number int64    // number of that chunk
+	number int64    // number of the chunk that is being filled
 	err    error    // the first error, which all later calls return
 }
 

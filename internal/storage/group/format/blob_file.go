@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// BlobFileReader returns a reader that produces the blob file for data that was received without its file. The
-// checksums in the file are computed from data, so they do not show whether data is correct. Only the checksum in the
-// reference does. The reader keeps one chunk of 1 MiB in memory. If data has fewer bytes than the reference says, the
-// reader returns io.ErrUnexpectedEOF.
+// BlobFileReader returns a reader that produces the content of a blob file, for data that was received without the
+// file. The checksums in this content are computed from data, so they cannot show whether data is correct. Only the
+// checksum in the reference can. The reader keeps one chunk of 1 MiB in memory. If data has fewer bytes than the
+// reference says, the reader returns io.ErrUnexpectedEOF.
 func BlobFileReader(ref BlobRef, data io.Reader) io.Reader {
 	return &blobFileReader{ref: ref, data: data, left: ref.Size, ready: encodeBlobHeader(ref)}
 }

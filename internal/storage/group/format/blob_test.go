@@ -94,7 +94,7 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 		}
 	}()
 	size := BlobFileBytes(ref.Size)
-	// bits are the numbers of all bits in the header and the checksums, and of a sample of the data bits.
+	// bits holds the positions of all bits in the header and the checksums, and of a sample of the data bits.
 	var bits []int64
 	for at := range size {
 		inChunk := (at - BlobHeaderBytes) % (BlobChunkBytes + BlobCRCBytes)

@@ -22,10 +22,10 @@ const (
 	BlockBytes = 4096 // copies of a structure that is stored twice never share a block of this size
 )
 
-// These are the decoding errors. errFrameHeader means that a frame's marker, lengths or header are bad, because of a
-// hole or a torn or stale block. ErrFrameContent means that a frame's attributes, data or padding are bad, while its
-// header is valid, so that id, index and length are known. ErrCorrupt means that any other structure differs from what
-// was written.
+// These are the decoding errors. errFrameHeader means that a frame's marker, lengths or header are bad, for example
+// because of a hole, or a torn or stale block. ErrFrameContent means that a frame's attributes, data or padding are
+// bad, while its header is valid, so that id, index and length are known. ErrCorrupt means that any other structure
+// differs from what was written.
 var (
 	errFrameHeader  = errors.New("frame header is bad")
 	ErrFrameContent = errors.New("entry content is bad")
@@ -47,7 +47,7 @@ var (
 
 var slicing = makeSlicing()
 
-// Checksum returns the CRC-32C of b, as crc32c.Of does.
+// Checksum returns the CRC-32C of b, which is the same as that of crc32c.Of.
 func Checksum(b []byte) uint32 { return crc32.Update(0, crc32c.Table, b) }
 
 // makeSlicing creates the eight tables for the slicing-by-8 method (Kounavis and Berry, 2005).
@@ -110,9 +110,9 @@ func checkHeadOf(b []byte, magic string, known uint32) (version uint32, err erro
 	return version, checkVersion(version, known)
 }
 
-// checkVersion returns ErrFormatVersion for a version above known, the newest version that this code can read. It must
-// be called only if the checksum is right, because otherwise a wrong version would mean damage. The oldest version is
-// 1.
+// checkVersion returns ErrFormatVersion for a version above known, the newest version that this code can read. It
+// must be called only if the checksum is right, because otherwise a wrong version would mean damage. Version 0 is
+// never valid.
 func checkVersion(version, known uint32) error {
 	switch {
 	case version > known:

@@ -63,8 +63,8 @@ type Damage struct {
 	IndexLast  uint64
 }
 
-// MayVoid reports whether the damage may hide a frame that has made an entry void. The argument at is that entry's
-// index, and offset is the offset of its frame in the file.
+// MayVoid reports whether the damage may hide a frame that has made an entry void. The arguments at and offset are
+// the entry's index and its frame's offset in the file.
 func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }

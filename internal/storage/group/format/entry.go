@@ -16,8 +16,8 @@ const (
 	KindEmpty  Kind = 3 // an internal Raft entry without content, which a new leader appends first
 	KindConf   Kind = 4 // an internal entry for a change of the membership; Data is a raftpb.ConfChangeV2
 	KindState  Kind = 5 // term, vote, commit and synced mark; it is not part of the Raft log, and has no index
-	// KindRequest is the entry with which compaction replaces a put or delete whose request id a repeated write may
-	// still use. It has the id, index, term, commit time and request id of the write, and its data holds the other
+	// KindRequest is the kind of entry with which compaction replaces a put or delete, if a repeated write may still use
+	// its request id. It has the id, index, term, commit time and request id of the write, and its data holds the other
 	// fields that RequestOf needs. It is not a version of the record. It is never above the compaction floor of a log,
 	// so Raft never sees it.
 	KindRequest Kind = 6
@@ -34,9 +34,9 @@ const (
 
 // These are the limits on the size of an entry's parts, in bytes.
 const (
-	DataBytesMax       = 1 << 20  // data in the entry itself; more data needs a blob file
+	DataBytesMax       = 1 << 20  // data that an entry itself can hold; larger data needs a blob file
 	AttributesBytesMax = 64 << 10 // encoded attributes
-	BlobChunkBytes     = 1 << 20  // data in one chunk of a blob, which has a separate checksum
+	BlobChunkBytes     = 1 << 20  // data in one chunk of a blob; each chunk has its own checksum
 )
 
 // SegmentID is a segment's random identity. The CRC of each frame covers it, so that a block from another segment never
@@ -84,7 +84,7 @@ func TruncateTerms(runs []TermRun, from uint64) []TermRun {
 	return runs[:n]
 }
 
-// AddTerm adds the term of an entry that directly follows those that the runs cover.
+// AddTerm adds the term of the entry with the index at, which must directly follow the entries that the runs cover.
 func AddTerm(runs []TermRun, at, term uint64) []TermRun {
 	if n := len(runs); n > 0 && runs[n-1].Term >= term {
 		return runs

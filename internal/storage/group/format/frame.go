@@ -96,8 +96,8 @@ func frameChecksum(frame []byte, segment SegmentID, offset int64) uint32 {
 }
 
 // DecodeHeader checks the frame CRC of the header at the beginning of buf, which has at least FrameHeaderBytes bytes.
-// It returns the entry without attributes and data, their lengths, and the length of the frame in the file. It returns
-// no error other than an unwrapped errFrameHeader.
+// It returns the entry without attributes and data, their lengths, and the length of the frame in the file. The only
+// error that it returns is errFrameHeader, not wrapped.
 func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attributesBytes, dataBytes int,
 	frameBytes int64, err error) {
 	le := binary.LittleEndian
@@ -171,7 +171,7 @@ func (e *Entry) Check() error {
 	return nil
 }
 
-// refusal returns a rule for the entry's kind that the entry violates, or an empty string if there is none.
+// refusal returns the rule of its kind that the entry violates, or an empty string if it violates none.
 func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	switch e.Kind {
 	case KindPut:
@@ -189,7 +189,7 @@ func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 		if attributesBytes+dataBytes != 0 || e.Codec != CodecPlain {
 			return "a delete has neither attributes nor data"
 		}
-	case KindRequest: // DecodeContent and DecodePayload check the content of the data
+	case KindRequest: // DecodeContent and DecodePayload check what the data contains
 		if attributesBytes != 0 || dataBytes != requestDataBytes || e.Codec != CodecPlain || e.Timestamp != 0 ||
 			e.RequestID == [16]byte{} {
 			return "a remembered request has a request id, no attributes, no timestamp and 8 bytes of data"

@@ -36,7 +36,7 @@ type Hint struct {
 	IDs        []int64   // record id of each row
 	Places     []uint64  // location of each row's frame: an index.Loc with ordinal 0 (offset, length, tombstone)
 	Indexes    []uint32  // index of each row's entry, minus FirstIndex
-	Used       []uint64  // one bit for each row; 1: the newest version, as far as is known, 0: certainly superseded
+	Used       []uint64  // one bit per row; 1: newest version, as far as is known; 0: certainly superseded
 	Terms      []TermRun // terms of all entries in the segment, including internal ones
 	Blobs      []HintBlob
 }
@@ -182,13 +182,13 @@ func hintHead(b []byte) *Hint {
 	return h
 }
 
-// Check validates the hint's fields. Every start calls Check, so it makes only one pass over the rows.
+// Check validates the hint's fields. It makes only one pass over the rows, because every start calls it.
 func (h *Hint) Check() error {
 	if h.FirstIndex == 0 || h.LastIndex < h.FirstIndex-1 || h.Bytes < SegmentHeaderBytes || h.Bytes > index.OffsetMax ||
 		int64(h.Requests) > h.Bytes/RequestFrameBytes {
 		return fmt.Errorf("%w: indexes or size are impossible", ErrCorrupt)
 	}
-	span := h.LastIndex - h.FirstIndex + 1 // wraps to 0 if the segment has no entry
+	span := h.LastIndex - h.FirstIndex + 1 // 0 if the segment has no entry, because LastIndex is then FirstIndex - 1
 	const extra = 1<<16 - 1
 	var before uint64 // hash of the previous row
 	for i, place := range h.Places {
@@ -199,7 +199,7 @@ func (h *Hint) Check() error {
 		before = hash
 		loc := index.Loc(place)
 		offset := loc.Offset()
-		// The length in a place is an upper bound on the frame's length, and at most 63 bytes too great. No frame is
+		// The length in a location is an upper bound, and may exceed the frame's length by up to 63 bytes. No frame is
 		// shorter than its header.
 		if loc.Ordinal() != 0 || uint64(h.Indexes[i]) >= span || offset < SegmentHeaderBytes ||
 			place&extra>>1 < FrameHeaderBytes/64+1 || offset+loc.LengthBound()-63 > h.Bytes {

@@ -90,7 +90,7 @@ func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, term
 // Encode returns the bytes of a piece.
 func (p *HintPiece) Encode() []byte {
 	le := binary.LittleEndian
-	const rowBytes = 8 + 2 + 2 + 1 // length of most rows in the encoding
+	const rowBytes = 8 + 2 + 2 + 1 // encoded length of most rows
 	b := make([]byte, pieceHeaderBytes, pieceHeaderBytes+rowBytes*len(p.Table.IDs)+termRunBytes*len(p.Terms)+
 		hintBlobBytes*len(p.Table.Blobs)+2*pieceTrailBytes)
 	offset, at := p.Begin, p.LastBefore
@@ -212,7 +212,7 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 			return nil, errPieceRow
 		}
 		offset, at = offset+8*int64(numbers[0]), at+numbers[2]
-		// The length in a place is an upper bound on the frame's length, and at most 63 bytes too great.
+		// The length in a location is an upper bound, and may exceed the frame's length by up to 63 bytes.
 		if offset+int64(numbers[1]>>1)*64-63 > p.End || at > p.Last {
 			return nil, errPieceRow
 		}
@@ -247,9 +247,9 @@ func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	return true
 }
 
-// ReadPieces reads the active segment's hint. It ignores bytes after the last whole piece, because a crash has torn
-// them, or they are still being written. It returns nil if there is no whole piece for this segment, and an error only
-// if it cannot read the file.
+// ReadPieces reads the active segment's hint. It ignores bytes after the last whole piece, because a crash may have
+// torn them, or they may still be in the process of being written. It returns nil if there is no whole piece for this
+// segment, and an error only if it cannot read the file.
 func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	name := path.Join(dir, ActiveHintName)
 	b, err := ReadAll(fs, name, HintBytesMax)

@@ -51,8 +51,9 @@ type Manifest struct {
 	HardState        StateRecord // hard state at the time when this manifest was written
 	AcceptedThrough  uint64      // damage at or below this index was accepted as a loss
 	NextSegment      uint64      // number that the next new segment gets
-	// HistoryFloor is the lowest index for which the state of all records is still stored. For each index from
-	// HistoryFloor on, each record's newest version at or below that index is stored. It is 0 unless HistoryKnown is set.
+	// HistoryFloor is the lowest index as of which the state of all records can still be read. For this index and each
+	// higher one, every record's newest version at or below the index is still stored. It is 0 unless HistoryKnown is
+	// set.
 	HistoryFloor uint64
 	HistoryKnown bool // whether the manifest has version 2, which includes HistoryFloor
 }
@@ -166,7 +167,7 @@ func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
 		copies[i], bad[i] = decodeManifestCopy(b)
 	}
 	if copies[0] == nil {
-		// Each copy contains its own length. So the first copy can be read even if the end of the file is missing.
+		// Because each copy contains its own length, the first copy can be read even if the end of the file is missing.
 		if m, err := decodeManifestCopy(file); err == nil {
 			copies[0], bad[0] = m, fmt.Errorf("%w: half of the file is missing", ErrCorrupt)
 		}

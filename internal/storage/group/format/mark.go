@@ -126,8 +126,8 @@ func WriteMark(f vfs.File, m Mark) error {
 	return f.Sync()
 }
 
-// Below returns the offset in a segment below which everything is known to be synced. If the mark refers to a different
-// segment, this is the end of the header.
+// Below returns the offset in a segment below which everything is known to be synced. If the mark refers to a
+// different segment, only the header is known to be synced.
 func (m Mark) Below(s ManifestSegment) int64 {
 	if m.Segment != s.ID {
 		return SegmentHeaderBytes

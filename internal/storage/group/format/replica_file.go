@@ -83,7 +83,7 @@ func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	case bad[0] != nil && bad[1] != nil:
 		return ReplicaFile{}, bad, fmt.Errorf("no copy of the replica file can be used: %w; %w", bad[0], bad[1])
 	case bad[0] != nil:
-		return copies[1], bad, nil //nolint:nilerr // the result bad has the error of the first copy
+		return copies[1], bad, nil //nolint:nilerr // bad holds the error of the first copy
 	case bad[1] == nil && copies[0] != copies[1]:
 		// The file is always replaced as a whole with two equal copies. If the copies differ, neither can be trusted.
 		err := fmt.Errorf("%w: the copies of the replica file differ", ErrCorrupt)
@@ -106,11 +106,12 @@ func decodeReplicaCopy(b []byte) (ReplicaFile, error) {
 	return f, nil
 }
 
-// ReadReplicaFile reads the replica file of a group's folder. The result found is false if there is no such file, as in
-// all folders that were created before groups had copies. The replica is then the manifest's sole voter. If the file
-// says that the replica is joining, but the folder has a manifest, the replica counts as a member, because a crash
-// happened between writing the two files. ReadReplicaFile ignores a damaged copy if the other one is valid, because
-// VerifyDir reports it. It returns ErrCorrupt, ErrFormatVersion, or an error from reading the file.
+// ReadReplicaFile reads the replica file of a group's folder. The result found is false if there is no such file.
+// This is the case in all folders that were created before groups could have several replicas. The replica is then
+// the manifest's sole voter. If the file says that the replica is joining, but the folder has a manifest, the replica
+// counts as a member, because a crash happened between writing the two files. ReadReplicaFile ignores a damaged copy
+// if the other one is valid, because VerifyDir reports it. It returns ErrCorrupt, ErrFormatVersion, or an error from
+// reading the file.
 func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err error) {
 	b, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes)
 	if errors.Is(err, iofs.ErrNotExist) {

@@ -16,7 +16,7 @@ type Rows struct {
 	Places  []uint64 // an index.Loc with ordinal 0 for each row
 	Indexes []uint32 // index of each row's entry, minus the first index of the segment
 	Blobs   []HintBlob
-	// LastCommit is the greatest commit time so far, and syncedCommit that of the synced entries.
+	// LastCommit is the greatest commit time of all entries so far, and syncedCommit that of the synced entries.
 	LastCommit, syncedCommit int64
 	// Requests is the number of entries of KindRequest, which have no row.
 	Requests uint32

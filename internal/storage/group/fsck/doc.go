@@ -1,3 +1,3 @@
-// Package fsck checks, shows and repairs the folder of a group that no log has open. An open log also uses it to check
-// those of its files that it no longer writes.
+// Package fsck checks, shows and repairs the folder of a group that no log has open. An open log also uses it, to
+// check the files that it no longer writes to.
 package fsck

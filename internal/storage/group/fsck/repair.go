@@ -107,7 +107,7 @@ func (r *repairer) repair() error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
-	if err := format.WriteManifest(r.fs, r.dir, &r.next); err != nil { // 4: the commit point
+	if err := format.WriteManifest(r.fs, r.dir, &r.next); err != nil { // step 4, the commit point
 		return err
 	}
 	return r.finish()
@@ -135,8 +135,8 @@ func (r *repairer) plan() {
 	r.term = max(r.term, r.hard.Term, m.CompactedTerm)
 	r.rewrite = make(map[*segmentScan]bool)
 	for _, s := range r.scans {
-		// A later segment may have made entries of this segment void. They must not become valid again if the repair
-		// removes the later segment.
+		// A later segment may have made entries of this segment void. They must stay void even if the repair removes the
+		// later segment.
 		void := s.Last > s.through
 		if len(s.Bad) > 0 || len(s.faults) > 0 || s.header != nil || s.fileBytes < 0 || s.dropped > 0 || void ||
 			r.falseFrameFlag(s) {
@@ -180,8 +180,8 @@ func (r *repairer) dropDoubtful(s *segmentScan) {
 	}
 }
 
-// falseFrameFlag reports whether the used byte of any frame says "superseded" although the frame's entry is now the
-// newest one of its record.
+// falseFrameFlag reports whether any frame's used byte says "superseded" although its entry is now the newest one of
+// the record.
 func (r *repairer) falseFrameFlag(s *segmentScan) bool {
 	return slices.ContainsFunc(s.unusedRows(s.frameUnused), func(row int) bool {
 		return r.newest[s.Rows.IDs[row]] == s.index(row)
@@ -197,7 +197,7 @@ func (r *repairer) checkSpace() error {
 		if err != nil {
 			continue
 		}
-		need += info.Size() // for the copy of the whole file, in addition to the copies of its bad ranges
+		need += info.Size() // space for a copy of the whole file; the copies of its bad ranges are added below
 		for _, d := range damages {
 			need += min(d.Length, info.Size())
 		}

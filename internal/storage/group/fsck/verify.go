@@ -129,8 +129,8 @@ func (v *verifier) run() error {
 	v.dropVoid()
 	v.reportRanges()
 	if v.opts.Manifest == nil {
-		// While a log is open, its hints are still being written, and may include entries that this check does not read.
-		// Therefore the used flags are checked only if no log is open.
+		// The hints of an open log are still being written, and may include entries that this check does not read.
+		// Therefore the used flags are checked only if the log is not open.
 		v.checkUsed()
 	}
 	if err := v.checkBlobs(); err != nil {
@@ -164,7 +164,7 @@ func (v *verifier) readManifest() (bool, error) {
 	}
 	if err != nil {
 		v.damage(format.Damage{File: format.ManifestName, Length: int64(len(b)), What: err.Error()})
-		return false, nil //nolint:nilerr // the report has the error
+		return false, nil //nolint:nilerr // the error is in the report
 	}
 	v.report.Group = m.Identity.Name
 	v.damage(format.CopyDamages(format.ManifestName, int64(len(b)/2), bad)...)
@@ -196,7 +196,7 @@ func (v *verifier) readReplica() (joining bool, err error) {
 	v.badReplica = bad != [2]error{}
 	v.damage(format.CopyDamages(format.ReplicaName, format.BlockBytes, bad)...)
 	if err != nil {
-		return false, nil //nolint:nilerr // the report has the error
+		return false, nil //nolint:nilerr // the error is in the report
 	}
 	v.replica = &f
 	_, err = v.fs.Stat(path.Join(v.dir, format.ManifestName))
@@ -227,8 +227,8 @@ func (v *verifier) readMark() error {
 }
 
 // neighbourOf returns the name of the group in a sibling folder whose manifest lists the segment. It returns an empty
-// string if no sibling lists the segment, or if this group does. A mark may refer to a segment that no manifest lists,
-// because compaction has replaced the segment with a new one.
+// string if no sibling lists the segment, or if this group does. If no manifest lists the segment to which a mark
+// refers, compaction may simply have replaced that segment.
 func (v *verifier) neighbourOf(id format.SegmentID) string {
 	has := func(m *format.Manifest) bool {
 		return slices.ContainsFunc(m.Segments, func(s format.ManifestSegment) bool { return s.ID == id })
@@ -236,7 +236,7 @@ func (v *verifier) neighbourOf(id format.SegmentID) string {
 	if id == (format.SegmentID{}) || has(v.manifest) {
 		return ""
 	}
-	beside, _ := v.fs.List(path.Dir(v.dir)) // an error only means that no sibling is known
+	beside, _ := v.fs.List(path.Dir(v.dir)) // without a list, no sibling is known
 	for _, name := range beside {
 		if name == path.Base(v.dir) {
 			continue
@@ -271,7 +271,8 @@ func (v *verifier) count(bytes int64) {
 	}
 	due := v.started.Add(time.Duration(float64(v.report.Bytes) / float64(v.opts.RateBytesPerSecond) * float64(
 		time.Second)))
-	timer := time.NewTimer(time.Until(due)) // all workers must wait, so mu remains locked
+	// mu stays locked during the wait, so that all workers wait.
+	timer := time.NewTimer(time.Until(due))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -15,7 +15,7 @@ import (
 // checkBlobs reads all blobs to which entries refer. Other blobs are garbage, which the next load removes.
 func (v *verifier) checkBlobs() error {
 	type job struct {
-		scan *segmentScan // the segment with the entry that refers to the blob
+		scan *segmentScan // the segment whose entry refers to the blob
 		format.HintBlob
 	}
 	var jobs []job

@@ -14,7 +14,7 @@ import (
 
 // checkOrder checks the order of entries across segments.
 func (v *verifier) checkOrder() {
-	var last, term, commit uint64 // commit is the greatest commit index in the state records so far
+	var last, term, commit uint64 // commit is the greatest commit index in the state records read so far
 	for i, s := range v.scans {
 		if first := s.manifest.FirstIndex; last >= first {
 			v.truncateBefore(i, commit)
@@ -33,7 +33,8 @@ func (v *verifier) checkOrder() {
 			v.checkBoundary(s, last, term)
 			last, term = s.Last, s.Term
 		}
-		if s.IsOpen() { // the bad bytes at the end of the segment are the reason why entries are missing
+		// Bad bytes after the segment's last entry explain why entries up to its last index are missing.
+		if s.IsOpen() {
 			last = max(last, s.manifest.LastIndex)
 		}
 	}
@@ -68,7 +69,7 @@ func (v *verifier) truncateBefore(i int, commit uint64) {
 	}
 }
 
-// termBefore returns the term of the last entry before segment i that the segment does not make void, or 0 if there is
+// termBefore returns the term of the last entry before segment i that segment i has not made void, or 0 if there is
 // no such entry.
 func (v *verifier) termBefore(i int) uint64 {
 	at := v.scans[i].manifest.FirstIndex - 1
@@ -204,7 +205,7 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 				return err
 			}
 			seen++
-		case len(s.Bad) == 0: // the bad bytes may contain the entry, or an entry that made it void
+		case len(s.Bad) == 0: // the entry may be in the bad bytes, or an entry in them may have made it void
 			return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.Table.IDs[i], offset)
 		}
 	}
@@ -327,11 +328,12 @@ func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	return nil
 }
 
-// checkUsed finds flags that say "superseded" although no newer version exists, because a load would lose such an
-// entry's record. If there are bad bytes with unknown ids, the flag may be right, because these bytes may have
-// contained the newer version.
+// checkUsed finds flags that say "superseded" although no newer version exists. With such a flag, a load would lose
+// the entry's record. If there are bad bytes whose ids are not known, the flag may be right, because the newer
+// version may have been in these bytes.
 func (v *verifier) checkUsed() {
-	newest := make(map[int64]uint64) // for each id with an unset flag, the greatest index among its entries
+	// newest holds, for each id with a cleared flag, the greatest index among its entries.
+	newest := make(map[int64]uint64)
 	for _, s := range v.scans {
 		for _, row := range s.unusedRows(s.unused) {
 			newest[s.Rows.IDs[row]] = 0

@@ -28,7 +28,7 @@ type segmentScan struct {
 	faults      []format.Damage
 	badRefs     []int64 // offsets of the frames of puts whose reference to a blob is damaged
 	frameUnused []int64 // offsets of frames whose used byte says "superseded"
-	unused      []int64 // the same offsets according to the hint, if the hint is valid
+	unused      []int64 // the same, according to the used flags of a valid hint
 
 	first       uint64 // index of the first entry, or 0 if there is none
 	firstTerm   uint64
@@ -41,8 +41,8 @@ type segmentScan struct {
 
 	hint        *format.Hint // nil if there is no valid hint
 	hintChecked bool
-	// hidden means that bad bytes hide a truncation. The hint shows that other entries replaced whole entries of this
-	// segment, and these other entries are lost.
+	// hidden means that bad bytes hide a truncation. The hint shows that entries of this segment, although they are
+	// whole, were replaced by others, and the replacements are lost.
 	hidden bool
 }
 
@@ -77,8 +77,8 @@ func (v *verifier) scanSegments() error {
 	for _, s := range v.scans {
 		hard := s.State
 		if s.manifest.Sealed() {
-			// The vote of a sealed segment is also in the manifest, and the vote in an installed segment belongs to
-			// another replica.
+			// Votes in sealed segments are ignored. The replica's own vote is also in the manifest, and an installed segment
+			// holds the vote of another replica.
 			hard.Vote = 0
 		}
 		v.hard.MergeHardState(hard)

@@ -6,10 +6,10 @@ import "sheaf.dev/sheaf/internal/storage/group/format"
 type Recovered struct {
 	*Walk
 	End           int64  // offset at which the log continues
-	VoteMissing   bool   // result of Walk.StateMissing
+	VoteMissing   bool   // a vote may be lost (see Walk.StateMissing)
 	HasTornTail   bool   // a torn tail begins at End, and must be removed
 	TornTailBytes int64  // size of the torn tail, without the zeros at its end
-	reach         uint64 // greatest possible index of a valid entry, according to whole entries after bad bytes
+	reach         uint64 // greatest index that a valid entry can have, given the whole entries after bad bytes
 	Damages       []*format.Damage
 	IDs           []DamagedID
 }
@@ -52,8 +52,8 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 	return out, nil
 }
 
-// LastIndex returns the greatest index of an entry that is valid, or was valid before it was damaged. A damage's index
-// range may include greater indexes, of entries that were made void.
+// LastIndex returns the greatest index of an entry that is valid, or was valid before it was damaged. The index range
+// of a damage can extend further, because it may include entries that were made void.
 func (r *Recovered) LastIndex() uint64 {
 	last := r.Last
 	for _, d := range r.Damages {

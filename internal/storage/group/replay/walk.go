@@ -27,9 +27,9 @@ type badRange struct {
 	known         *format.Entry // the entry without attributes and data, if its header is valid
 	before, After uint64        // indexes of the whole entries before and after the range; After is 0 if no entry follows
 	commit        uint64        // greatest commit index in the state records before the range
-	// truncatedFrom is an index, or 0. If it is not 0, entries before this range may be void if their index is at or above
-	// it. The entry after the range has a different term, so the range may have held entries of another leader that
-	// truncated the log.
+	// truncatedFrom is not 0 if the range may hold entries of another leader that truncated the log, because the entry
+	// after the range has a different term. Entries before the range are then possibly void if their index is at or
+	// above truncatedFrom.
 	truncatedFrom uint64
 }
 
@@ -46,7 +46,7 @@ type Walk struct {
 	Last    uint64 // index of the last entry by position, or FirstIndex - 1 if there is none
 	Entries int64
 	State   format.StateRecord
-	States  bool  // a state record was seen
+	States  bool  // a state record was found
 	StateAt int64 // offset of the last state record, or 0 if there is none
 	// StateFirst is the offset of the first state record; 0 if there is none. StateLast is the index of the last
 	// entry before the last state record.
@@ -67,7 +67,7 @@ type Walk struct {
 	Others      []Other
 	Headers     []Other
 	KeepOthers  bool
-	withoutRows bool // Rows is not filled
+	withoutRows bool // the walk does not fill Rows
 	open        int  // index in Bad of the first range that is not followed by an entry yet
 	// Gapless means that indexes are consecutive, as in a segment to which entries were only appended. A gap between
 	// two indexes then means that entries are missing.
@@ -80,8 +80,8 @@ type Other struct {
 	Offset int64
 }
 
-// Segment reads and checks all frames that the reader returns. It applies each frame to the result, and so drops the
-// rows and terms of entries that a frame makes void. If rows is false, Segment collects no rows, because the caller has
+// Segment reads and checks all frames that the reader returns. It applies each frame to the result. If a frame makes
+// entries void, their rows and terms are dropped. If rows is false, Segment collects no rows, because the caller has
 // them from a hint.
 func Segment(r *segio.FrameReader, first uint64, end int64, rows bool) (*Walk, error) {
 	w := New(first, rows)
@@ -136,7 +136,7 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 			Offset: step.Offset, Bytes: step.Bytes, What: step.Status.String() + segio.Unreadable(step), doubt: step.Unreadable,
 			known: &e, before: w.Last, After: e.Index,
 		}
-		w.Bad = append(w.Bad, b) // b.commit stays 0, because the position of the range in the log is known
+		w.Bad = append(w.Bad, b) // b.commit is not needed, because the frame's header is valid and shows what was hit
 		if e.Kind == format.KindState {
 			return
 		}
@@ -230,7 +230,7 @@ func (w *Walk) follow(first uint64, e *format.Entry) {
 	w.Terms = format.AddTerm(w.Terms, e.Index, e.Term)
 }
 
-// voidFrom returns the lowest index that e shows to be void.
+// voidFrom returns the lowest index that e makes void.
 func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	from := e.Index
 	for n := len(w.Terms); n > 0 && (w.Terms[n-1].FirstIndex >= e.Index || w.Terms[n-1].Term > e.Term); n-- {
@@ -283,10 +283,10 @@ func (w *Walk) closeRanges(e *format.Entry) {
 	w.Term, w.open = e.Term, len(w.Bad)
 }
 
-// Explain converts the bad ranges of a walk to damage. The argument lastIndex is the index of the last entry that was
-// ever written before the end of the walked range. The hint supplies the ids, and may be nil. No entry is lost in a
-// range between two entries with consecutive indexes, unless a new leader may have truncated the log in that range. The
-// argument cuts says whether a truncation is possible.
+// Explain converts the bad ranges of a walk to damage. The argument lastIndex is the last index that was ever written
+// before the end of the walked range. The hint supplies the ids, and may be nil. No entry is lost in a range between
+// two entries with consecutive indexes, unless a new leader may have truncated the log in that range. The argument
+// cuts reports whether such a truncation is possible.
 func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint,
 	cuts bool) (out []*format.Damage, ids []DamagedID) {
 	for _, b := range w.Bad {
@@ -304,7 +304,7 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		after := b.After
 		if after == 0 {
 			after = lastIndex + 1
-			// No later term is known, so the term may have changed in any way.
+			// No entry follows the range, so any later term is possible.
 			if mayHideTruncation(b.Bytes, w.Term, math.MaxUint64) {
 				b.truncatedFrom = b.commit + 1
 			}
@@ -317,7 +317,8 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		if b.truncatedFrom != 0 && cuts && hint == nil {
 			d.IndexFirst, d.IndexLast = min(d.IndexFirst, max(b.truncatedFrom, m.FirstIndex)), max(d.IndexLast, b.before)
 		}
-		if b.After != 0 { // the log may have ended at a smaller index, as the entry after the range shows
+		// An entry follows the range. It limits the indexes of valid entries, because it made greater ones void.
+		if b.After != 0 {
 			d.IndexLast = min(d.IndexLast, w.mayEnd(lastIndex))
 		}
 		if hint != nil {
@@ -346,8 +347,8 @@ func (w *Walk) IsBad(offset int64) bool {
 	return slices.ContainsFunc(w.Bad, func(b badRange) bool { return offset >= b.Offset && offset < b.Offset+b.Bytes })
 }
 
-// mayEnd returns the greatest possible index of the last entry of the log. Any greater index is void because of a later
-// entry.
+// mayEnd returns the greatest index that the log's last entry can have. Any entry with a greater index is void,
+// because a later entry has truncated the log.
 func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	if n := len(w.Bad); n > 0 && w.Bad[n-1].After == 0 {
 		return max(w.Last, lastIndex)
@@ -355,8 +356,8 @@ func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	return w.Last
 }
 
-// StateMissing reports whether bad bytes may have held a valid state frame. Such bytes are below the synced mark, or
-// are unreadable and after the last whole state frame.
+// StateMissing reports whether bad bytes may have held a valid state frame. Only bytes after the last whole state
+// frame count, and only if they are below the synced mark or unreadable.
 func (w *Walk) StateMissing(synced int64) bool {
 	for _, b := range w.Bad {
 		if (b.known == nil || b.known.Kind == format.KindState) && b.Offset+b.Bytes > w.StateAt &&
@@ -367,8 +368,8 @@ func (w *Walk) StateMissing(synced int64) bool {
 	return w.Zeros < synced
 }
 
-// mayReach returns the greatest index of an entry that unreadable bytes at the end may have held, or 0 if there are no
-// such bytes.
+// mayReach returns the greatest index that an entry in unreadable bytes at the end may have had. It returns 0 if
+// there are no such bytes.
 func (w *Walk) mayReach() uint64 {
 	n := len(w.Bad)
 	if n == 0 || !w.Bad[n-1].doubt || w.Bad[n-1].After != 0 {
@@ -377,8 +378,8 @@ func (w *Walk) mayReach() uint64 {
 	return w.Bad[n-1].before + uint64(w.Bad[n-1].Bytes/format.FrameHeaderBytes)
 }
 
-// firstHole returns the offset at which the log ends, which is that of the first bytes at or above the synced mark that
-// a torn write may have left. A range that begins below the mark is damage up to the mark. Unreadable bytes are not a
+// firstHole returns the offset at which a torn write ends the log. This is where the first bad bytes begin, or the
+// synced mark if they begin below it, because the part below the mark is damage. Unreadable bytes do not count as a
 // hole, because a torn write leaves readable bytes.
 func (w *Walk) firstHole(synced int64) (offset int64, found bool) {
 	for _, b := range w.Bad {

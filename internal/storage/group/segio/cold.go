@@ -19,7 +19,8 @@ import (
 // block that is read again goes through the cache and remains there. See docs/adr/0008-cold-reads.md.
 
 const (
-	coldBlocksPerWord = 32 // each block has two bits: the first read was done, and later reads go through the page cache
+	// Each block has two bits. One says that the first read was done, the other that later reads use the page cache.
+	coldBlocksPerWord = 32
 	coldBufferBytes   = 64 << 10
 	coldCacheShare    = 2 // the page cache is assumed to hold 1/coldCacheShare of the machine's memory
 )
@@ -129,7 +130,8 @@ func (f *ColdFile) open() vfs.File {
 	}
 	file, err := f.fs.OpenDirect(f.name)
 	if err != nil {
-		return nil // too many files may be open, and the read through the page cache will report that
+		// Too many files may be open. In that case the read through the page cache fails too, and reports it.
+		return nil
 	}
 	if !file.Direct() {
 		f.refuse.Store(true)
@@ -147,8 +149,9 @@ func (f *ColdFile) Close() {
 	}
 }
 
-// Read reads a frame, bypassing the page cache, if that is useful, and returns the frame's bytes. The caller must call
-// done when it no longer needs them. If ok is false, the caller has to read the frame through the page cache.
+// Read reads a frame without using the page cache, and returns the frame's bytes. The caller must call done when it
+// no longer needs them. If ok is false, bypassing the page cache is impossible or would not pay off, and the caller
+// must read the frame through the cache.
 func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err error) {
 	if !f.direct(loc.Offset(), loc.LengthBound()) {
 		return nil, nil, false, nil

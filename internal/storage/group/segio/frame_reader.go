@@ -13,7 +13,7 @@ type FrameStatus int
 
 // These are the statuses of a range.
 const (
-	FrameWhole FrameStatus = iota + 1 // a frame whose CRCs and padding are right
+	FrameWhole FrameStatus = iota + 1 // a frame with correct CRCs and padding
 	// FrameContent is a frame with a valid header and damaged content. FrameStep.Entry has the fields of the header.
 	FrameContent
 	FrameBad   // bytes that are not a frame
@@ -34,8 +34,8 @@ type FrameStep struct {
 	Offset     int64 // offset in the segment, in bytes
 	Bytes      int64
 	Unreadable bool         // whether the device failed to read a part of the range
-	Entry      format.Entry // FrameWhole: the whole entry; FrameContent and FramePassed: no attributes and no data
-	Raw        []byte       // with FrameWhole, the frame's bytes
+	Entry      format.Entry // FrameWhole: the whole entry; FrameContent, FramePassed: without attributes and data
+	Raw        []byte       // the frame's bytes; set only with FrameWhole
 }
 
 // FrameReader walks the frames of a segment from an offset to its end. After bad bytes it continues at the next marker
@@ -57,9 +57,9 @@ type FrameReader struct {
 	Pass func(step *FrameStep) bool
 }
 
-// NewFrameReader returns a reader of src, the file of the segment, between two offsets. The argument from is a multiple
-// of 8, at which a frame must begin or must have begun before it was damaged. Reads are large and aligned, so src may
-// be a file opened with OpenDirect. Entries must not be used after the next step.
+// NewFrameReader returns a reader of src, the file of the segment, between two offsets. The argument from must be a
+// multiple of 8, and the offset at which a frame begins, or began before it was damaged. Reads are large and aligned,
+// so src may be a file opened with OpenDirect. Entries must not be used after the next step.
 func NewFrameReader(src io.ReaderAt, segment format.SegmentID, from, to int64) *FrameReader {
 	return &FrameReader{Window: OpenWindow(src, from, to), segment: segment, offset: from}
 }
@@ -112,7 +112,7 @@ func (r *FrameReader) Next() bool {
 // end become a separate step.
 func (r *FrameReader) skip() {
 	begin, at := r.offset, r.offset
-	dirty := begin // end of the last word that is not zero, so far
+	dirty := begin // end of the last nonzero word so far
 	found := false
 	for !found && at < r.end && r.failed == nil {
 		buf := r.Fill(at, min(WindowBytes/2, r.end-at))

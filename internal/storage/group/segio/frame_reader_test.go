@@ -238,7 +238,8 @@ func TestFrameReaderNamesASegmentCutShort(t *testing.T) {
 
 func TestFrameReaderLooksAtNothingBehindItsEnd(t *testing.T) {
 	image, frames := buildImage(rand.New(rand.NewPCG(7, 9)), 6, 300)
-	image[frames[3]]++ // a damaged frame starts a search for the next frame, which must also end
+	// After the damaged frame, the reader searches for the next frame. The search must end even at the end of the image.
+	image[frames[3]]++
 	buffer := FrameBuffer()
 	for to := frames[2]; to < int64(len(image)); to++ {
 		want := walk(t, NewFrameReaderBytes(image[:to], testSegment, format.SegmentHeaderBytes), format.SegmentHeaderBytes,

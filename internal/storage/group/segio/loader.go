@@ -85,8 +85,8 @@ func (l *Loader) Close() {
 }
 
 // Allocate returns memory for the given number of bytes. Its capacity is a multiple of 4 KiB. If fresh is false, the
-// memory may be reused and have old content. If fresh is true, the memory is zero, and is backed by physical memory
-// only where it was written to. Memory that is filled slowly should be fresh.
+// memory may be reused and have old content. If fresh is true, the memory is zeroed, and takes physical memory only
+// where it is written to. Callers that fill the memory slowly should set fresh.
 func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	size := (max(bytes, 1) + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 	if !fresh {
@@ -141,8 +141,7 @@ func (l *Loader) Release(buffer []byte, touched int64) {
 	_ = unix.Munmap(unsafe.Slice(unsafe.SliceData(buffer), len(buffer))) // fails only for memory that is not mapped
 }
 
-// ImageRead reads one file into memory. While it is in progress, the bytes before an increasing offset can already be
-// used.
+// ImageRead reads one file into memory. The beginning of the file can be used while the rest is still being read.
 type ImageRead struct {
 	file  vfs.File
 	into  []byte // length is the number of bytes to read; capacity is a multiple of 4 KiB
@@ -195,7 +194,8 @@ func (l *Loader) readNext(r *ImageRead) bool {
 		return false
 	}
 	defer func() { <-l.reads }()
-	if err := r.ctx.Err(); err != nil { // the select above may take a token even if the context is done
+	// The select statement above may take a token although the context is already done.
+	if err := r.ctx.Err(); err != nil {
 		r.fail(err)
 		return false
 	}
@@ -221,9 +221,8 @@ func (l *Loader) readNext(r *ImageRead) bool {
 	return true
 }
 
-// readChunk reads a chunk. The file must have at least the wanted bytes, which are the beginning of the chunk. If the
-// device fails to read them, readChunk reads block by block, and replaces unreadable blocks with bytes that pass no
-// checksum.
+// readChunk reads a chunk. The file must hold at least the first wanted bytes of the chunk. If the device fails to
+// read them, readChunk reads block by block, and replaces unreadable blocks with bytes that pass no checksum.
 func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRange, error) {
 	n, err := file.ReadAt(into, offset)
 	if n >= min(wanted, len(into)) {

@@ -15,8 +15,8 @@ const (
 	// carryBytes is the unused space before the bytes of each read. The end of the previous piece is copied into this
 	// space, so that a frame that spans both pieces is contiguous.
 	carryBytes = WindowBytes
-	// ScanBufferBytes is the maximum total size of the buffers for a Scan that reads a cold log: the bytes read ahead,
-	// the current piece, and a window.
+	// ScanBufferBytes is the maximum total size of the buffers of a Scan that reads a cold log. They hold the bytes read
+	// ahead, the current piece, and a window.
 	ScanBufferBytes = (aheadDepth+1)*(carryBytes+aheadBytes) + WindowBytes
 )
 
@@ -28,7 +28,7 @@ var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(carryBytes 
 type ReadAhead struct {
 	src   io.ReaderAt
 	end   int64 // offset at which the reads end
-	at    int64 // offset that next is expected to be called with; -1 after a failed read
+	at    int64 // offset with which next should be called; -1 after a failed read
 	asked int64 // offset up to which reads were started
 	queue []*aheadRead
 	lent  []*aheadRead // pieces that next has returned and that were not released
@@ -45,7 +45,7 @@ type aheadRead struct {
 // NewReadAhead returns a ReadAhead that reads src up to the offset end.
 func NewReadAhead(src io.ReaderAt, end int64) *ReadAhead { return &ReadAhead{src: src, end: end} }
 
-// ReadAt reads from the source directly. A window calls it for bytes that next cannot return.
+// ReadAt reads from the source directly. A window calls it for bytes that next did not return.
 func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) { return r.src.ReadAt(p, offset) }
 
 // ask starts further reads until aheadDepth reads are in flight.
@@ -84,7 +84,8 @@ func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	r.queue, r.lent = r.queue[1:], append(r.lent, head)
 	r.at = head.offset + int64(head.n)
 	if head.n < aheadBytes {
-		r.at = -1 // the file ends in this piece, so the reads in flight do not continue it
+		// The file ends in this piece, so no read in flight can continue it.
+		r.at = -1
 	}
 	return (*head.buffer)[:carryBytes+head.n], carryBytes + skip
 }

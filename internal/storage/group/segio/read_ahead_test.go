@@ -24,7 +24,8 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 			if !bytes.Equal(piece[begin:], image[at:at+int64(n)]) {
 				t.Fatalf("size %d: %d bytes at %d are not those of the file", size, n, at)
 			}
-			clear(piece) // the piece may be overwritten, because it belongs to the caller until release
+			// The piece belongs to the caller until release, so the caller may overwrite it.
+			clear(piece)
 			r.release()
 			return int64(n)
 		}

@@ -22,12 +22,12 @@ type Window struct {
 	at         int64
 	space      []byte // the memory that contains bytes; aligned for O_DIRECT
 	unreadable []byteRange
-	failed     error      // the error because of which the file as a whole cannot be read
+	failed     error      // the error that made the whole file unreadable
 	read       *ImageRead // fills bytes concurrently; nil if bytes is complete
 	arrived    int64      // offset before which all bytes have arrived
 }
 
-// ErrStop stops the reading when the source returns it. Any other error from the source counts as a bad sector.
+// ErrStop ends the reading if the source returns it. Any other error of the source is taken for a bad sector.
 var ErrStop = errors.New("stopped")
 
 type byteRange struct{ offset, bytes int64 }
@@ -123,7 +123,8 @@ func (w *Window) slide(offset, want int64) {
 			err = io.ErrUnexpectedEOF
 		}
 		w.failed = err
-		w.bytes = w.space[:wanted] // the callers look at these bytes before they call Err
+		// The caller uses these bytes before it calls Err, so there must be as many as it asked for.
+		w.bytes = w.space[:wanted]
 	}
 }
 

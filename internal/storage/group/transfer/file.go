@@ -123,8 +123,8 @@ func (w *InstallFile) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// writeOut asks the kernel to write the received bytes, as described at writeOutBytes. The argument read is the offset
-// up to which the bytes have been checked.
+// writeOut asks the kernel to write the received bytes, for the reasons given at writeOutBytes. The argument read is
+// the offset up to which the bytes have been checked.
 func (w *InstallFile) writeOut(read int64) error {
 	if w.at-w.started < writeOutBytes {
 		return nil
@@ -270,7 +270,8 @@ func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegm
 func (w *InstallFile) Close() error {
 	i := w.install
 	if w.arrivals != nil {
-		_, _ = w.arrivals.end() // Commit has already used the result, or it is not needed
+		// Commit has already taken the result, or the result is not needed.
+		_, _ = w.arrivals.end()
 	}
 	var err error
 	if w.unwritten {

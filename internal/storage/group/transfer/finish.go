@@ -79,11 +79,11 @@ func (i *Install) swapIn(ctx context.Context, own *ownLog) error {
 	if err := i.moveIn(&next); err != nil { // 3
 		return err
 	}
-	return format.WriteManifest(i.opts.FS, i.opts.Dir, &next) // 4: the commit point
+	return format.WriteManifest(i.opts.FS, i.opts.Dir, &next) // step 4, the commit point
 }
 
-// lookAgain checks whether the blobs that the log already had still exist, because compaction may have removed some of
-// them while the log was open.
+// lookAgain checks again whether the blobs that the log already had still exist, because compaction may have removed
+// some of them while the log was open.
 func (i *Install) lookAgain() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -53,8 +53,8 @@ type Options struct {
 	Identity format.Identity
 	Now      func() time.Time // time.Now if nil
 	Logger   *slog.Logger     // messages are discarded if nil
-	// Damaged means that a load has refused the log in the folder. If Damaged is set, the install replaces the log even
-	// if its sealed segments are already those of the export, because bytes after these segments are bad.
+	// Damaged means that a load has refused the log in the folder. The install then replaces the log even if its sealed
+	// segments are already those of the export, because the bytes after these segments are bad.
 	Damaged bool
 }
 
@@ -80,7 +80,7 @@ type Install struct {
 // incomingFile is a file that is being collected.
 type incomingFile struct {
 	File
-	segment format.ManifestSegment // its Number is the one in the file's name in the incoming folder
+	segment format.ManifestSegment // its Number is the number in the file's name in the incoming folder
 	ref     format.BlobRef
 	whole   bool
 	inPlace bool // whether the file is a blob that is already in the group's folder
@@ -294,8 +294,8 @@ func (i *Install) removeOthers() error {
 	return nil
 }
 
-// lookAtSegment determines how much of a segment exists. This is the whole segment if its hint exists, and otherwise
-// the whole frames at its beginning.
+// lookAtSegment determines how much of a segment has arrived. If its hint exists, this is the whole segment.
+// Otherwise it is the whole frames at the beginning of the file.
 func (i *Install) lookAtSegment(f *incomingFile) error {
 	fs, name := i.opts.FS, path.Join(i.incoming, f.name())
 	info, err := fs.Stat(name)
@@ -340,7 +340,8 @@ func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.Mani
 	return end, r.Err()
 }
 
-// learnBlobs determines which blobs are needed, once all segments are complete. The caller holds mu, or is NewInstall.
+// learnBlobs determines which blobs are needed, as soon as all segments are complete. The caller must hold mu, except
+// for NewInstall.
 func (i *Install) learnBlobs() error {
 	if i.blobs != nil || slices.ContainsFunc(i.segments, func(f *incomingFile) bool { return !f.whole }) {
 		return nil
@@ -419,10 +420,10 @@ func checkBlob(f io.ReaderAt, size int64, ref format.BlobRef) ([]format.Damage, 
 	return segio.CheckBlob(f, size, &ref, *space)
 }
 
-// Missing returns the files that are still needed. At first these are segments. When all segments are complete, these
-// are the blobs to which the segments refer. Missing returns nil when nothing is missing, so that Finish can be called.
-// The bytes of a file from offset Have on are missing. The caller calls Missing again after each file. Files that are
-// being received are left out.
+// Missing returns the files that are still needed. At first only segments are listed. Once all segments are complete,
+// the blobs to which the segments refer are listed. Missing returns nil when nothing is missing, so that Finish can
+// be called. The bytes of a file from offset Have on are missing. The caller calls Missing again after each file.
+// Files that are being received are left out.
 func (i *Install) Missing() []File {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -21,7 +21,7 @@ type ownLog struct {
 	// hard state in the manifest, which readTail combines with the state records of the active segment
 	hard format.StateRecord
 
-	// The method readTail sets last and walk. An entry that may exist is assumed to exist.
+	// readTail sets last and walk. It assumes that any entry that may exist does exist.
 	last uint64       // index of the last entry
 	walk *replay.Walk // result of walking the active segment, or nil if there is none
 }
