@@ -12,7 +12,7 @@ import (
 type history struct {
 	// recent holds the superseded versions that are among the newest Retention.Versions versions of their record.
 	recent map[index.Loc]struct{}
-	// tombstones holds, by record, the newest versions that are deletes and have no older version stored.
+	// tombstones holds, by record id, each delete that is its record's newest version and has no older version stored.
 	tombstones map[int64]row
 	// floor is the index up to which the deletes in tombstones have no older version stored.
 	floor uint64

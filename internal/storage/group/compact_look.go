@@ -201,11 +201,11 @@ func (st *state) scanned() map[index.Loc]struct{} {
 	return out
 }
 
-// supersededBlobs holds the sizes of superseded entries' blobs. scanned is the size of those that only snapshots see,
-// held of those that held history keeps, and garbage of those that can be dropped.
+// supersededBlobs holds the total sizes of superseded entries' blobs, by what keeps them. scanned counts blobs that
+// only snapshots see, held counts blobs that the hold keeps, and garbage counts blobs that can be dropped.
 type supersededBlobs struct{ scanned, held, garbage int64 }
 
-// blobGarbage adds up the blobs of a segment's superseded entries.
+// blobGarbage adds up the sizes of the blobs to which a segment's superseded entries refer.
 func (c *compaction) blobGarbage(v view) (out supersededBlobs, err error) {
 	rows, err := c.reader.rowsOf(v)
 	if err != nil || len(rows.Blobs) == 0 {
@@ -279,7 +279,7 @@ func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	k := &c.state.looked
-	if c.report.EntriesDropped > 0 { // if an older version was dropped, its tombstone may no longer be needed either
+	if c.report.EntriesDropped > 0 { // tombstones may have waited for older versions that were just dropped
 		k.tombstones += c.history.blocked
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}

@@ -22,7 +22,7 @@ import (
 
 // storeModel is the expected content of a group: all versions ever applied, and the open snapshots.
 type storeModel struct {
-	versions map[int64][]modelEntry // in the order of writing
+	versions map[int64][]modelEntry // each record's versions in the order in which they were written
 	scans    map[ScanID]map[int64]modelEntry
 }
 

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Export is the state of a log at one index. It can be read until Close, whatever changes are made to the log. An
+// Export is the state of a log at one index. It can be read until Close is called, even while the log changes. An
 // Export is safe for concurrent use.
 type Export struct {
 	Index uint64 // index up to which the export has all entries
@@ -181,8 +181,8 @@ func (e *Export) addBlobs(ctx context.Context) error {
 	return nil
 }
 
-// Manifest returns the manifest for NewInstall. In it all segments are sealed, the commit of the hard state is Index,
-// and there is no vote.
+// Manifest returns the manifest for NewInstall. All its segments are sealed, the commit of its hard state is Index,
+// and it holds no vote.
 func (e *Export) Manifest() []byte { return e.manifest }
 
 // Open opens a file of the export for reading from an offset to the file's end. It returns ErrNotFound for a file that

@@ -23,7 +23,7 @@ type folder struct {
 	dir      string
 	identity format.Identity
 	now      func() time.Time
-	logger   *slog.Logger // adds the name of the group
+	logger   *slog.Logger // logs the group's name with each message
 
 	manifest *format.Manifest // the manifest that is on disk
 	// unsure means that writing the manifest has failed, so that it is not known which manifest is on disk. The
@@ -54,8 +54,8 @@ func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment,
 	return s, nil
 }
 
-// discard removes a segment that no manifest lists. Errors are ignored, because the next load removes files that remain
-// as garbage.
+// discard removes a segment that no manifest lists. Errors are ignored, because the next load removes any leftover
+// file.
 func (f *folder) discard(s *segment) {
 	s.retired = func() { f.remove(path.Base(s.path)) }
 	s.unpin()
@@ -127,8 +127,8 @@ func (f *folder) retire(s *segment) {
 	s.unpin()
 }
 
-// ordinalStep is the difference between the ordinals of neighbouring segments. It leaves an odd ordinal next to each
-// even one, for the segment with which compaction replaces a segment.
+// ordinalStep is the difference between the ordinals of neighbouring segments. It leaves the odd ordinal after each
+// even one free. If compaction replaces a segment, the new segment gets this ordinal.
 const ordinalStep = 2
 
 // Create durably creates the files of a new, empty group with the given Raft voters. The folder must not exist, or must

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// goldenV2 is the folder of a group with a version 2 segment. Every later version of Sheaf must be able to read it. The
-// segment has entries with which compaction remembers request ids.
+// goldenV2 is the folder of a group with a version 2 segment. Every later version of Sheaf must be able to read it.
+// The segment has entries in which compaction has kept only the request ids of writes.
 var goldenV2 = filepath.Join("testdata", "v2")
 
 // goldenRequests returns the content of the version 2 segment. This content must never change.

@@ -106,7 +106,7 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	return files
 }
 
-// goldenBlob returns the content of a blob's file. The argument ref gives the blob's id.
+// goldenBlob returns the content of a blob's file. The argument ref holds the blob's id.
 func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	fs := vfstest.NewMem()
 	must.OK(t, fs.MkdirAll("g"))

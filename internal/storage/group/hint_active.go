@@ -24,8 +24,8 @@ const (
 	hintPieceShare = 32
 )
 
-// activeHint maintains the active segment's hint while the log is open. It writes and removes the hint's file. It reads
-// the state, and the segment's rows and terms in memory. Guarded by writer.mu.
+// activeHint maintains the active segment's hint while the log is open. It writes and removes the hint's file. It
+// only reads the log's state and the segment's rows and terms. Guarded by writer.mu.
 type activeHint struct {
 	folder     *folder
 	state      *state
@@ -120,7 +120,7 @@ func (h *activeHint) isSynced(at format.StateFrame) bool {
 	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= h.state.syncedEnd
 }
 
-// keep makes the hint durable. Closing the log calls it.
+// keep makes the hint durable. It is called when the log is closed.
 func (h *activeHint) keep() {
 	if !h.unsynced {
 		return
@@ -168,8 +168,8 @@ func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	return h
 }
 
-// walkBehind walks the active segment from the end of its hint on. It returns false if no state frame begins at the end
-// of the hint, in which case the hint must not be used.
+// walkBehind walks the active segment from the end of its hint on. It returns false if no state frame begins at the
+// end of the hint. The hint must not be used in that case.
 func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
 	w := replay.Behind(h, s.first)
 	err := s.walkFileOn(w, h.End, through)

@@ -93,7 +93,7 @@ func newHoldBed(t testing.TB, seed uint64, counts map[string]int) *holdBed {
 	return b
 }
 
-// write puts or deletes a random record. It chooses a few records most of the time.
+// write puts or deletes a random record. Most of the time it chooses one of only a few records.
 func (b *holdBed) write() {
 	e := format.Entry{ID: int64(b.random.ExpFloat64() * 3), Kind: format.KindPut}
 	if b.random.IntN(4) == 0 {
@@ -140,7 +140,7 @@ func (b *holdBed) reload() {
 	ok(b.t, b.log.Apply(b.last(), nil))
 }
 
-// install continues with another replica, into which this replica's files were installed.
+// install installs this replica's files in another replica, and continues with that replica.
 func (b *holdBed) install() {
 	to := b.opts
 	b.folder++

@@ -45,8 +45,8 @@ func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	return nil
 }
 
-// load reads a segment that was just written into memory, if the residency is Resident. It verifies every frame,
-// because later reads of the image do not.
+// load reads a newly written segment back into memory, if the residency is Resident. It verifies every frame, because
+// later reads of the image do not.
 func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	if !m.resident {
 		return nil

@@ -147,7 +147,7 @@ func sameVersions(a, b *Log, id int64) error {
 		if !bytes.Equal(x.Data, y.Data) {
 			return fmt.Errorf("version %d: %d other bytes than the %d that are wanted", x.Index, len(y.Data), len(x.Data))
 		}
-		x.Data, y.Data = nil, nil // the data is left out of the message, which would otherwise have megabytes
+		x.Data, y.Data = nil, nil // with megabytes of data, the message could not be read
 		if fmt.Sprint(x) != fmt.Sprint(y) {
 			return fmt.Errorf("version %d: %v, want %v", x.Index, y, x)
 		}

@@ -39,7 +39,7 @@ type loading struct {
 	sizes []int64
 	// early holds hints that were read before the segments, by segment number. A hint that cannot be used is nil.
 	early  map[uint64]*format.Hint
-	loaded []*loaded // one for each segment
+	loaded []*loaded // the result of loading each segment
 	report Report
 	commit uint64             // entries up to this index are applied
 	ids    []replay.DamagedID // records with damaged entries

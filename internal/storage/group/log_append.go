@@ -221,8 +221,8 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 	return at + int64(len(piece)), err
 }
 
-// emptyPiece returns the memory into which frames from an offset on are encoded, which is a part of the image, or the
-// buffer if there is no image.
+// emptyPiece returns the memory into which frames from the given offset on are encoded. This is a part of the image
+// or, if there is no image, the buffer.
 func (s *segment) emptyPiece(buffer []byte, at int64) []byte {
 	if s.image != nil {
 		return s.image[at:at]

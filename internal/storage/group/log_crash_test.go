@@ -143,7 +143,7 @@ func (w *workload) step() error {
 	case 11:
 		return w.putBlob()
 	case 12:
-		if w.model.last > w.model.applied { // as if a new leader had other entries
+		if w.model.last > w.model.applied { // a new leader may have entries that differ from those of this log
 			return w.conflict(w.model.applied + 1 + w.random.Uint64N(w.model.last-w.model.applied))
 		}
 	case 13:

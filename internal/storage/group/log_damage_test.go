@@ -27,7 +27,7 @@ type damageBed struct {
 	opts   Options
 	newest map[int64]modelEntry
 	model  *model
-	frames map[string][]bedFrame // by file, in order
+	frames map[string][]bedFrame // the frames of each file, in order
 	sizes  map[string]int64
 	names  []string
 }

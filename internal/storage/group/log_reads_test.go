@@ -72,7 +72,7 @@ func TestRaftConflictTruncatesTheLog(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<10))
 		d.put(format.Entry{ID: 1, Data: []byte("old")})
-		for i := range int64(20) { // these are in several segments, and not committed
+		for i := range int64(20) { // these entries fill several segments, and are not committed
 			ok(t, d.append(format.Entry{ID: 100 + i, Data: payload(i, 200)}))
 			ok(t, d.log.Sync())
 		}

@@ -259,8 +259,8 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 }
 
 func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
-	// A follower may apply committed entries before it has synced them itself. If that sync fails, the places of these
-	// entries change.
+	// A follower may apply committed entries before it has synced them itself. If that sync fails, the entries are
+	// written to another segment, so their locations change.
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		fs := vfstest.NewFaulty(mem)

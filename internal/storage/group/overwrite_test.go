@@ -99,7 +99,8 @@ func TestAnOlderTermTruncatesANewerOne(t *testing.T) {
 // frame, even if the entry was not applied before the load. Compaction drops the first frame, which is void.
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		// If the segment is sealed, the load takes the places of the tail from a hint, and otherwise from rows.
+		// If the segment is sealed, the load takes the locations of the tail's entries from a hint, and otherwise from
+		// rows.
 		for _, seal := range []bool{false, true} {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 			overwritten(t, d)
@@ -189,8 +190,9 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	}
 }
 
-// conflict makes a new leader overwrite entries that are not applied. At random, the leader has the entries that the
-// last conflict made void. It then writes these again, over entries from a newer term.
+// conflict makes a new leader overwrite entries that are not applied. In some cases, chosen at random, the leader
+// still has the entries that the last conflict made void. It then writes these again, and overwrites entries from a
+// newer term.
 func (w *workload) conflict(from uint64) error {
 	w.term++
 	n := 0

@@ -39,7 +39,7 @@ func (p *places) publish(segments []*segment) {
 	p.published.Store(&table)
 }
 
-// segment returns the segment with an ordinal, or nil if there is no such segment.
+// segment returns the segment with the given ordinal, or nil if there is none.
 func (p *places) segment(ordinal uint32) *segment {
 	table := *p.published.Load()
 	if int(ordinal) >= len(table) {

@@ -140,8 +140,9 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 	return max(0, min(fit, known+above)), nil
 }
 
-// countedMin is the minimum number of possible entries above the mark for which these entries are counted. Fewer
-// entries take little memory, and planning all groups should not have to wait for a read in each group.
+// countedMin decides whether the entries above the mark are counted. They are counted only if the bytes above the
+// mark can hold at least this many entries. Fewer entries take little memory, and planning all groups should not have
+// to wait for a read in each group.
 const countedMin = 8192
 
 const (
@@ -178,8 +179,8 @@ func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entri
 // countReserve is the factor by which an estimate is raised, because record sizes differ from piece to piece.
 const countReserve = 1.25
 
-// countHeaders counts the entries that begin in a part of a segment. It also returns the number of bytes that it has
-// examined. These end at the end of the part, or at the first bytes after a frame that are not a frame.
+// countHeaders counts the entries that begin in a part of a segment, and returns how many bytes it has examined. It
+// stops at the end of the part, or earlier if it finds bytes that are not a frame.
 func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
 	w := segio.OpenWindow(f, from, end)
 	w.UseBuffer(buffer)

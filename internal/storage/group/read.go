@@ -23,8 +23,8 @@ type records struct {
 	damages *damages
 }
 
-// readTries is how often one read looks up an entry's location at most. If compaction has moved the entry after each
-// lookup and before the read, the read fails.
+// readTries is the maximum number of times that one read looks up an entry's location. The read fails if compaction
+// has moved the entry each time before it could be read.
 const readTries = 1000
 
 // Get reads a committed version. The returned data is always a copy. It is in opts.Buffer if the whole frame fits

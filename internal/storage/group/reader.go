@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// reader reads a log's segments. It returns entries in order, the versions of a record, and the blobs to which these
-// refer. It is safe for concurrent use while the log is open.
+// reader reads a log's segments. It returns entries in log order, the versions of a record, and the blobs to which
+// they refer. It is safe for concurrent use while the log is open.
 type reader struct {
 	group   string
 	state   *state

@@ -78,7 +78,7 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	case !known:
 	case k.term != 0 && k.term != e.Term:
 		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
-	// The peer's compaction has replaced this version by its request.
+	// The peer's compaction has replaced this version with a remembered request.
 	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete:
 	case k.version != e.Kind.IsVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == format.KindDelete):
 		what = fmt.Sprintf("it is a %s now, and was another entry or of another record", e.Kind)
@@ -117,8 +117,8 @@ func entryChecksum(e *format.Entry) uint32 {
 // again. If an entry is whole but may be void, and the peer does not have its index, the entry is dropped too,
 // because it is not known whether another entry replaced it.
 func (p *rangeRepair) checkAbsent() error {
-	// given contains the indexes of the entries that the peer has. A version of which the peer has only the request counts
-	// as absent.
+	// given contains the indexes of the entries that the peer has. If the peer has only the remembered request of a
+	// version, the version counts as absent.
 	given := make(map[uint64]bool)
 	for i := range p.given {
 		e := &p.given[i]

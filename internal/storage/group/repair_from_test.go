@@ -36,7 +36,7 @@ func (m *repairTwin) FetchBlob(_ context.Context, ref format.BlobRef) error {
 }
 
 // spoil damages all entries of a record. It does so either while the log is open, or before it loads the log without
-// hints. All damage is found when it returns.
+// hints. When it returns, the log has found all of the damage.
 func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	t.Helper()
 	opts := b.opts
@@ -152,7 +152,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			d := newDriver(t, driverOptions(disk, residency, 1<<20))
 			data := payload(1, 5000)
 			ref := d.putBlob(1, data)
-			// Large enough that the bad block hits only part of the segment.
+			// This entry is so large that the bad block hits only part of the segment.
 			d.put(format.Entry{ID: 3, Data: payload(3, 9000)})
 			ok(t, d.log.Seal())
 			d.put(format.Entry{ID: 2, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})

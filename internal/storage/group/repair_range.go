@@ -22,8 +22,8 @@ var (
 	// still stores. The caller has to install an export instead.
 	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
 	// ErrTailDamaged is returned by Load if entries above the commit, or a vote, are bad in a group with several voters.
-	// These entries may have been acknowledged for a quorum, and cannot be passed to Raft. The caller has to install an
-	// export that ends after them, or to let the replica join again.
+	// This replica may have acknowledged these entries as part of a quorum, but can no longer pass them to Raft. The
+	// caller must install an export that ends after them, or let the replica join again.
 	ErrTailDamaged = errors.New(
 		"entries above the commit, or the vote, are damaged: install an export, or join again as another replica")
 )
@@ -70,7 +70,7 @@ func (l *Log) Repairs(ctx context.Context) (out []Repair, err error) {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		case found:
 			out = append(out, r)
-		default: // compaction or another repair has already replaced the file
+		default: // the log no longer uses the file, for example because a repair replaced it
 			l.damages.forget(func(d *format.Damage) bool { return d.File == file })
 		}
 	}
@@ -214,8 +214,8 @@ func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)
 		if errors.Is(err, ErrVersionNotFound) {
-			// The source has compacted the blob away. But the blob's entry is still in this log, because a log with
-			// damage is not compacted.
+			// The source has compacted the blob away. This log still has the blob's entry, because a log with damage is not
+			// compacted.
 			err = ErrRepairByInstall
 		}
 		return err

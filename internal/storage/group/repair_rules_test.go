@@ -105,8 +105,8 @@ func TestRule4_NoHintHidesDamage(t *testing.T) {
 	}
 }
 
-// TestLoadOfSeveralVotersWithADamagedTail checks that an entry which may have completed a quorum is neither given up
-// nor regarded as committed.
+// TestLoadOfSeveralVotersWithADamagedTail checks that an entry that may have completed a quorum is neither treated as
+// lost nor as committed.
 func TestLoadOfSeveralVotersWithADamagedTail(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
 		for _, what := range []string{"entry", "vote"} {

@@ -62,7 +62,7 @@ func (r *reader) survey(v view) (*survey, error) {
 	r.learnRows(s, v)
 	w := replay.New(v.first, true)
 	w.KeepOthers, w.Zeros = true, v.end
-	headers := make(map[int64]knownEntry) // by offset of the frame
+	headers := make(map[int64]knownEntry) // by the offset of their frame
 	err := v.frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
 		switch e := &step.Entry; {
 		case e.Kind == format.KindState:

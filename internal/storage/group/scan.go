@@ -23,17 +23,17 @@ const (
 	// snapshotsMax limits the number of snapshots per group. Each snapshot has an entry in memory for each superseded
 	// version that it sees.
 	snapshotsMax = 256
-	// snapshotPlacesMax limits the number of such entries in all snapshots of a group together. Each entry takes about
-	// 20 bytes.
+	// snapshotPlacesMax limits the total number of entries that all snapshots of a group have in memory. Each entry
+	// takes about 20 bytes.
 	snapshotPlacesMax = 4 << 20
 )
 
 // snapshot is the state of a group at one index. Guarded by state.mu.
 //
 // An entry is in the snapshot if its index is at or below that of the snapshot and it is still the newest version of
-// its record (according to the group's table of places), or was superseded while the snapshot was open (according to
-// held). All entries up to the snapshot's index were applied when the snapshot was taken, because that index was the
-// applied index.
+// its record (according to the group's index), or was superseded while the snapshot was open (according to held). All
+// entries up to the snapshot's index were applied when the snapshot was taken, because that index was the applied
+// index.
 type snapshot struct {
 	index uint64
 	// edge is the location of the snapshot's last entry. Entries at later locations are not in the snapshot.

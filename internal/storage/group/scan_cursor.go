@@ -184,7 +184,8 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 		return true
 	}
 	if c.damages.any() && c.off.Keeps(rules.DamagedScan) {
-		// Get refuses to return this record, because bad bytes may hold a newer version. So the scan yields the damage.
+		// Get refuses to return this record, because bad bytes may hold a newer version. Therefore the scan yields the
+		// damage instead.
 		if doubt, ok := errors.AsType[*format.DamageError](c.damages.newer(e.ID, e.Index)); ok {
 			c.next = e.Index + 1
 			return c.tell(doubt)

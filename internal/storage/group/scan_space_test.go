@@ -16,7 +16,7 @@ func TestAGroupHasOnlySoManySnapshots(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 		open := func() ScanID {
 			t.Helper()
-			time.Sleep(time.Second) // makes the times of use differ
+			time.Sleep(time.Second) // makes the snapshots' times of last use differ
 			id, err := d.log.OpenScan(time.Hour)
 			ok(t, err)
 			return id

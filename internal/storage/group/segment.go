@@ -19,9 +19,9 @@ import (
 // segment is one segment file while the log is open. The log's list of segments and the readers share the object.
 // Readers pin it. The last holder that releases it closes the file and frees the memory.
 //
-// Each segment has an ordinal. A new segment takes an even ordinal, two above the ordinal of the segment before it. The
-// segment that replaces it in a compaction takes the odd ordinal above it, and the next rewrite takes the even one
-// again. So an entry's old and new location always differ, and locations are in log order.
+// Each segment has an ordinal. A new segment takes an even ordinal, two above the ordinal of the segment before it.
+// The segment that replaces it in a compaction takes the odd ordinal above it, and the next rewrite takes the even
+// one again. As a result, an entry's old and new locations always differ, and locations are in log order.
 type segment struct {
 	number  uint64
 	id      format.SegmentID
@@ -214,7 +214,7 @@ func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 // they are needed.
 type usedFlags struct {
 	mu     sync.Mutex
-	pieces map[int64]*[usedPieceWords]uint64 // by offset divided by usedPieceBytes; guarded by mu
+	pieces map[int64]*[usedPieceWords]uint64 // by the frame's offset divided by usedPieceBytes; guarded by mu
 	// bytes is the size of the superseded frames, estimated from the lengths in their locations.
 	bytes   atomic.Int64
 	unknown atomic.Int64 // number of superseded frames whose flags in the hint on disk are outdated

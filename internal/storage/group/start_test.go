@@ -224,7 +224,7 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 						d.opts.FS = d.leave(how)
 						names, err := d.opts.FS.List(d.opts.Dir)
 						ok(t, err)
-						if len(names) > 4 { // a segment, a hint, the manifest and the mark
+						if len(names) > 4 { // the only files are a segment, a hint, the manifest and the mark
 							t.Fatalf("after start %d there are %v", i+1, names)
 						}
 						if report := d.load(); report.Outcome == Damaged {

@@ -163,7 +163,7 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 		since := now - int64(w.Age+clockErrorMax)
 		through := l.state.applied.Load()
 		from := l.reader.firstSince(through-min(through, uint64(w.WritesMax))+1, through, since)
-		var pieces [][]format.Request // newest piece first
+		var pieces [][]format.Request // the requests in each piece of the log, beginning with the newest piece
 		span, next := time.Duration(0), through+1
 		var begin int64 // commit time of the first write in the last piece; 0 if the piece has no write
 		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin ||

@@ -72,7 +72,7 @@ type Options struct {
 	// Every Load calls Durable, possibly concurrently. This process must not write to the group's files between the
 	// beginning of Durable and the Load. If Durable is nil or fails, Load syncs the group's file instead.
 	Durable func() error
-	// Plan is a result of PlanLoad. With it, Load need not read the same files again. Nothing may change the folder
+	// Plan is a result of PlanLoad. It saves Load from reading the same files again. Nothing may change the folder
 	// between PlanLoad and Load. Plan may be nil.
 	Plan   *Plan
 	Sealed func()           // called when the newest segment was sealed because it was full; must not block; may be nil
@@ -138,7 +138,7 @@ type GetOptions struct {
 // ScanID identifies an open snapshot of a group. It is unique across restarts.
 type ScanID [16]byte
 
-// OpenScan describes an open snapshot for the code that decides which snapshots to give up.
+// OpenScan describes an open snapshot, for the code that decides which snapshots to close early.
 type OpenScan struct {
 	ID     ScanID
 	Opened time.Time
@@ -161,8 +161,8 @@ type CompactOptions struct {
 	// Through is an index. Segments with entries above it are not rewritten, so that members that do not have these
 	// entries yet can receive them one by one. 0 means that all applied entries may be compacted.
 	Through uint64
-	// SpaceLow means that free space is low. Compact then merges only little data, seals the newest segment if much of
-	// it is superseded, and rewrites every segment of which a sixteenth can be dropped.
+	// SpaceLow means that free space is low. Compact then merges only small segments, seals the newest segment if much
+	// of it is superseded, and rewrites each segment from which at least a sixteenth can be dropped.
 	SpaceLow bool
 	// IgnoreHold means that the hold is ignored, and that the history floor may rise above it. Tombstones above the
 	// hold are still kept, unless SpaceLow is also set.

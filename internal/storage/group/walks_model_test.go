@@ -26,7 +26,7 @@ type writtenSegment struct {
 	frames []*writtenFrame
 	end    int64  // offset at which the last frame ends
 	image  []byte // the bytes as they were written
-	now    []byte // the present bytes
+	now    []byte // the bytes after the damage
 	hinted bool
 }
 

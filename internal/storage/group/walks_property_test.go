@@ -44,8 +44,8 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 	c.residency, c.hints = Residency(c.random.IntN(2)), c.random.IntN(3) == 0
 	ok(t, c.appendBatch(1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}}))
 	ok(t, errors.Join(c.sync(), c.apply()))
-	// The group once had other voters, so the log may have been truncated. Now there is one voter, so that damage can be
-	// given up.
+	// The group once had other voters, so the log may have been truncated. Now it has one voter, so damage can be
+	// accepted as a loss.
 	ok(t, c.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	for range c.random.IntN(41) {
 		ok(t, c.change())

@@ -14,7 +14,7 @@ import (
 // everything before state.syncedEnd is on disk.
 type writer struct {
 	// mu is held by the operations that change the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the
-	// swap of compaction. It guards writer and folder. It must be locked before state.mu, and not while state.mu is held.
+	// swap of compaction. It guards writer and folder. A goroutine that needs both locks must lock mu before state.mu.
 	mu longlock.Mutex
 
 	gate         *gate

@@ -74,6 +74,6 @@ func MarkShortage(err error) error {
 	return err
 }
 
-// Passes reports whether an error is an ErrNoSpace or an ErrShortage. The cause of such an error may end without a
-// repair, and the files are unchanged, so the caller can wait and try again.
+// Passes reports whether an error is an ErrNoSpace or an ErrShortage. The cause of such an error may go away without
+// a repair, and the files are unchanged, so the caller can wait and try again.
 func Passes(err error) bool { return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrShortage) }

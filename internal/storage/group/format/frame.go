@@ -79,7 +79,7 @@ func AppendStateFrame(dst []byte, segment SegmentID, offset int64, s StateRecord
 	return AppendFrame(dst, segment, offset, &Entry{Kind: KindState, Data: s.Encode()})
 }
 
-// MoveFrame changes a frame in place, for a new offset and used flag. It updates the frame CRC and keeps the entry CRC.
+// MoveFrame adapts a frame in place to a new offset and used flag. It updates the frame CRC and keeps the entry CRC.
 // The frame must be one that DecodeFrame accepts at its old offset.
 func MoveFrame(frame []byte, segment SegmentID, offset int64, used bool) {
 	frame[atUsed] = 0

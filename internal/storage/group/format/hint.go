@@ -25,7 +25,7 @@ const (
 )
 
 // Hint is a sealed segment's sidecar file. It has one row for each put and delete. The rows are sorted by
-// index.Hash(id), then by place. This order lets a start fill package index's table in memory order.
+// index.Hash(id), then by location. This order lets a start fill package index's table in memory order.
 type Hint struct {
 	Segment    SegmentID
 	FirstIndex uint64

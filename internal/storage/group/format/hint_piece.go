@@ -121,7 +121,7 @@ func (p *HintPiece) Encode() []byte {
 	return b
 }
 
-// placeLengthMask selects the bits of a place that hold the length and the tombstone flag.
+// placeLengthMask selects the bits of a location that hold the length and the tombstone flag.
 const placeLengthMask = 1<<16 - 1
 
 // pieceHead reads the header of a piece without checking it.

@@ -24,8 +24,8 @@ const (
 )
 
 // Mark is a group's local synced mark. Everything before the mark was synced. The mark file has two slots, which are
-// overwritten in turn. The newer valid slot is the current one. For idle groups the mark file is at most 100 ms old.
-// Busy groups have a newer mark in their StateRecord.
+// overwritten in turn. The newer valid slot is the current one. When a group becomes idle, its mark file is updated
+// within 100 ms. While a group is busy, its last StateRecord holds a newer mark.
 type Mark struct {
 	Sequence uint64 // grows with each write, and selects the slot
 	Segment  SegmentID

@@ -18,7 +18,8 @@ const (
 	ActiveHintName = "hint-active" // hint of the active segment, whatever its number is
 	IncomingName   = "incoming"    // folder with the files of an unfinished Install
 	QuarantineName = "quarantine"
-	// TmpSuffix ends the name of a file that is still being written. After a crash such a file is garbage.
+	// TmpSuffix ends the name of a file that is still being written. If the process crashes before the file is complete,
+	// the file is garbage.
 	TmpSuffix = vfs.TempSuffix
 
 	SegmentPrefix = "segment-"

@@ -17,7 +17,7 @@ type Request struct {
 }
 
 // RequestOf returns the Request for an applied put or delete. The argument is the write's entry, or the KindRequest
-// with which compaction has replaced it.
+// entry with which compaction has replaced it.
 func RequestOf(e *Entry) Request {
 	r := Request{RequestID: e.RequestID, ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Delete: e.Kind == KindDelete}
 	switch {
@@ -82,6 +82,6 @@ type RequestWindow struct {
 }
 
 // DefaultRequestWindow is the window that api/sheaf/record/v1/record.proto promises. AgeMin is longer than the time
-// for which gateways and clients repeat a call.
+// during which gateways and clients retry a call.
 var DefaultRequestWindow = RequestWindow{Age: 10 * time.Minute, Writes: 1 << 16, AgeMin: 2 * time.Minute,
 	WritesMax: 1 << 20}

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Rows holds a segment's puts and deletes in order of place, column by column, without pointers. Existing rows never
-// change, so later additions do not affect a copy of the struct.
+// Rows holds a segment's puts and deletes, sorted by location. The rows are stored column by column, without
+// pointers. Existing rows never change, so later additions do not affect a copy of the struct.
 type Rows struct {
 	IDs     []int64
 	Places  []uint64 // an index.Loc with ordinal 0 for each row

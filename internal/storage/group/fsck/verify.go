@@ -142,8 +142,8 @@ func (v *verifier) run() error {
 	return nil
 }
 
-// readManifest reads the manifest. It returns false if there is no valid manifest, so that the other files' names are
-// not known.
+// readManifest reads the manifest. It returns false if there is no valid manifest. The names of the other files are
+// not known in that case.
 func (v *verifier) readManifest() (bool, error) {
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ManifestName), format.ManifestBytesMax)
 	switch {

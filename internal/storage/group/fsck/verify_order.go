@@ -127,9 +127,9 @@ func (v *verifier) checkHints() error {
 	})
 }
 
-// checkHintEarly checks the hint of segment i right after its scan, while other segments are still being read. It does
-// so only if no later result matters for the hint, because no later segment can truncate this one and nothing is
-// damaged.
+// checkHintEarly checks the hint of segment i right after its scan, while other segments are still being read. It
+// does so only if the result cannot change later. This is the case if no later segment can truncate this one and
+// nothing is damaged.
 func (v *verifier) checkHintEarly(i int, s *segmentScan) error {
 	if !s.manifest.Sealed() || len(s.Bad)+len(s.faults) > 0 || s.fileBytes < s.manifest.Bytes {
 		return nil
@@ -271,8 +271,8 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 }
 
 // finder returns a function that finds the row at an offset. A hint's rows are not sorted by offset, and a binary
-// search through all of the segment's rows for each of them would be slow. So finder divides the file into about as
-// many parts as there are rows, and each search only looks at one part's rows.
+// search through all of the segment's rows for each of them would be slow. Therefore finder divides the file into
+// about as many parts as there are rows, and each search covers only the rows of one part.
 func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	shift := 0
 	for s.end>>shift > int64(len(s.Rows.IDs)) {

@@ -30,8 +30,9 @@ const (
 var coldBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(coldBufferBytes); return &b }}
 
 // pageCache estimates what the kernel's page cache holds of a volume's segments. It counts rounds. When as many bytes
-// were read through the cache as the cache can hold, a new round begins, and all blocks count as cold again. So a hot
-// block costs one device read in each round, and a block that the kernel has dropped from the cache becomes cold again.
+// were read through the cache as the cache can hold, a new round begins, and all blocks count as cold again. As a
+// result, a hot block costs one device read in each round, and a block that the kernel has dropped from the cache
+// becomes cold again.
 type pageCache struct {
 	bytesMax int64
 	bytes    atomic.Int64 // bytes read into the cache in this round

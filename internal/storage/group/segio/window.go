@@ -13,7 +13,7 @@ import (
 const WindowBytes = 2 << 20
 
 // Window reads a file sequentially in large, aligned pieces, and returns contiguous parts of the file. It replaces
-// unreadable sectors by bytes that no checksum passes.
+// unreadable sectors with bytes that pass no checksum.
 type Window struct {
 	src        io.ReaderAt // nil if bytes holds the whole file
 	ahead      *ReadAhead  // equal to src if that is a ReadAhead
@@ -42,8 +42,8 @@ func OpenWindow(src io.ReaderAt, from, to int64) Window {
 // FrameBuffer returns a buffer for FrameReader.UseBuffer.
 func FrameBuffer() []byte { return vfs.AlignedBytes(WindowBytes) }
 
-// UseBuffer sets the window's memory, which FrameBuffer must have created. So one buffer can serve many windows, one
-// after another. UseBuffer must be called before the first read.
+// UseBuffer sets the window's memory, which FrameBuffer must have created. This lets one buffer serve many windows,
+// one after another. UseBuffer must be called before the first read.
 func (w *Window) UseBuffer(buffer []byte) { w.space = buffer }
 
 // Await makes the window wait for the bytes that it needs from an ImageRead, which fills the window's memory

@@ -69,10 +69,10 @@ type InstallFile struct {
 	unwritten bool
 }
 
-// While more bytes arrive, the kernel is asked in small steps to write the received bytes. So little remains for the
-// final sync, and other writers to the device wait for one step and not for a whole file. The number of unwritten bytes
-// is limited, so that the sender has to wait if the device is slow. Bytes that are written and checked are dropped from
-// the page cache, because other files need the cache, and logs are read bypassing it.
+// While more bytes arrive, the kernel is asked in small steps to write the received bytes. This leaves little to do
+// for the final sync, and other writers to the device have to wait only for one step, and not for a whole file. The
+// number of unwritten bytes is limited, so that the sender has to wait if the device is slow. Bytes that are written
+// and checked are dropped from the page cache, because other files need the cache, and reads of logs bypass it.
 const (
 	writeOutBytes    = 1 << 20
 	writeBehindBytes = 8 << 20
@@ -186,8 +186,8 @@ func (w *InstallFile) discard() error {
 	return errors.Join(w.file.Truncate(0), w.file.Sync())
 }
 
-// commit checks the file, makes it durable, and marks it as complete. The check reads the file through the page cache
-// as far as the cache still holds it.
+// commit checks the file, makes it durable, and marks it as complete. The check reads the file through the page
+// cache, which may still hold a part of it.
 func (w *InstallFile) commit() error {
 	i := w.install
 	var hint *format.Hint

@@ -166,7 +166,7 @@ func (i *Install) moveIn(next *format.Manifest) error {
 }
 
 // removeOld removes the files of the replaced log, and the incoming folder. Errors are ignored, because the next load
-// removes files that remain as garbage.
+// removes any leftover file.
 func (i *Install) removeOld(own *ownLog) {
 	if err := RemoveIncoming(i.opts.FS, i.opts.Dir); err != nil {
 		i.opts.Logger.Warn("garbage stays until the next load", "group", i.opts.Identity.Name, "error", err)

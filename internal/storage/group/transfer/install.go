@@ -175,7 +175,7 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	if err := i.removeOthers(); err != nil {
 		return err
 	}
-	// With this manifest, a later load can decide whether the collected files may still be useful.
+	// A later load uses this manifest to decide whether the collected files may still be useful.
 	if err := format.WriteManifest(fs, i.incoming, i.manifest); err != nil {
 		return err
 	}

@@ -66,8 +66,8 @@ func (o *ownLog) lists(number uint64) bool {
 	})
 }
 
-// holds reports whether the folder already holds the export, because an earlier Finish has passed its commit point. It
-// does not look at the active segment, because an export has none.
+// holds reports whether the folder already holds the export, because an earlier Finish has passed its commit point.
+// It ignores the active segment, because an export has none.
 func (o *ownLog) holds(m *format.Manifest) bool {
 	if o.manifest == nil || len(o.manifest.Segments) != len(m.Segments)+1 ||
 		o.manifest.HardState.Commit < m.HardState.Commit {
