@@ -89,7 +89,7 @@ func (c *compaction) worth(run []view) bool {
 	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.stored.Load())
 }
 
-// termsOfRun returns the term runs of a run's remaining entries.
+// termsOfRun returns the term runs of the entries that remain of a run of segments.
 func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()

@@ -188,8 +188,8 @@ func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 }
 
 // findTailIDs finds the records with an entry above the commit. If one of these entries is damaged, the result
-// depends on the number of voters. With a single voter, all entries up to the damaged one count as committed: a
-// single voter commits what it has synced, and no other voter could send the entry again. With several voters,
+// depends on the number of voters. With a single voter, all entries up to the damaged one count as committed, because
+// a single voter commits what it has synced, and no other voter could send the entry again. With several voters,
 // findTailIDs returns ErrTailDamaged, because the entry may have been truncated, or may have been needed for a
 // quorum.
 func (ld *loading) findTailIDs() error {

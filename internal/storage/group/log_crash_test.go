@@ -38,7 +38,7 @@ type model struct {
 
 func newModel() *model { return &model{byIndex: make(map[uint64][]modelEntry)} }
 
-// needs returns what a crash at this moment must not lose. This is the entries up to the synced and acknowledged
+// needs returns what a crash at this moment must not lose. These are the entries up to the synced and acknowledged
 // indexes, and the term.
 func (m *model) needs() (synced, applied, term uint64) {
 	m.mu.Lock()

@@ -56,8 +56,8 @@ type share struct {
 // begin records that a new segment is active, and that all of its content is durable.
 func (h *share) begin() { h.through, h.started, h.batch = 0, 0, nil }
 
-// write makes the bytes of the active segment from synced to end durable in the journal. It returns false if they are
-// not durable.
+// write makes the bytes of the active segment from synced to end durable in the journal. It returns false if it could
+// not do so.
 func (h *share) write(active *segment, synced, end int64) bool {
 	if h.member == nil || h.member.MustSync() {
 		return false

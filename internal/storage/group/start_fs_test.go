@@ -37,7 +37,7 @@ func TestAStartOnRealFileSystems(t *testing.T) {
 					t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(),
 						stored)
 				}
-				// As if another program had read the file, this puts the unused space into the page cache.
+				// This read, which could also come from another program, puts the unused space into the page cache.
 				_, err = os.ReadFile(name)
 				ok(t, err)
 

@@ -69,6 +69,6 @@ func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }
 
-// LossJump is the distance between the next index and all indexes that a client may have seen, after a loss was
-// accepted (rule 8).
+// LossJump is how far the next index is above all indexes that a client may have seen, once a loss has been accepted
+// (rule 8).
 const LossJump = 1 << 32

@@ -199,7 +199,7 @@ func (s *segmentScan) checkState(step *segio.FrameStep) bool {
 }
 
 // checkOrder checks an entry's position in the log. It returns false if the entry cannot be at this position, and is
-// therefore not valid. A gap between indexes means missing entries only above the compacted index.
+// therefore not valid. Only above the compacted index does a gap between indexes mean that entries are missing.
 func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool {
 	e := &step.Entry
 	fault := format.Damage{File: s.name, Offset: step.Offset, Length: step.Bytes}

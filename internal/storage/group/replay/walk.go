@@ -33,8 +33,9 @@ type badRange struct {
 	truncatedFrom uint64
 }
 
-// mayHideTruncation reports whether bad bytes may hide entries of a leader that truncated the log. They may if they are
-// long enough for an entry and the term before them differs from the term after them. A term of 0 is unknown.
+// mayHideTruncation reports whether bad bytes may hide entries of a leader that truncated the log. They may if they
+// are long enough for an entry and the term before them differs from the term after them. A term of 0 means that the
+// term is not known.
 func mayHideTruncation(bytes int64, before, after uint64) bool {
 	return bytes >= format.FrameHeaderBytes && before != 0 && after != 0 && after != before
 }
@@ -266,7 +267,7 @@ func (w *Walk) Counts(version bool, offset int64) bool {
 	return found
 }
 
-// closeRanges records that the entry e follows the bad ranges after the last entry.
+// closeRanges records that e is the first entry after the bad ranges that no entry has followed so far.
 func (w *Walk) closeRanges(e *format.Entry) {
 	for i := w.open; i < len(w.Bad); i++ {
 		b := &w.Bad[i]

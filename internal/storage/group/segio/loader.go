@@ -31,7 +31,7 @@ type LoaderOptions struct {
 	CacheBytes int64
 }
 
-// Loader reads segment files into anonymous mappings. Its reads have 1 MiB each and bypass the page cache. All groups
+// Loader reads segment files into anonymous mappings. Each read is 1 MiB long and bypasses the page cache. All groups
 // of a volume share one Loader, so that the device receives requests from one bounded queue. A Loader is safe for
 // concurrent use.
 type Loader struct {
