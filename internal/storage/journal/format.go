@@ -25,14 +25,14 @@ type Range struct {
 	Segment [8]byte // id of the segment
 	Offset  int64
 	Bytes   []byte
-	// Before, if not 0, is the number of bytes at this offset that the previous record with ranges has made durable.
-	// Bytes is then empty, and Replay writes nothing. So if a record cannot be read, the next record shows which bytes
-	// it covered.
+	// Before is 0 in a range that carries its own bytes. Otherwise the range carries no bytes (Bytes is empty), and
+	// Replay writes nothing for it. It then repeats a range of the previous record that had any, and Before is the
+	// number of bytes of that range. If the previous record cannot be read, this shows which bytes it made durable.
 	Before int64
 }
 
-// named returns a range in the form in which the next record names it, which has the number of the range's bytes
-// instead of the bytes.
+// named returns a range in the form in which the next record repeats it, with the number of its bytes in place of the
+// bytes themselves.
 func named(r *Range) Range {
 	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
@@ -81,8 +81,8 @@ var errRecord = errors.New("is no record")
 // record is one record, as read from the file.
 type record struct {
 	epoch, sequence uint64
-	ranges          []Range // their Bytes alias the bytes of the file
-	before          []Range // the ranges of the last earlier record that had any
+	ranges          []Range // Bytes of these ranges points into the content of the file
+	before          []Range // repeats the ranges of the last earlier record that had any
 	at, bytes       int     // offset in the file, and size including padding
 }
 

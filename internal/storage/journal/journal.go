@@ -26,37 +26,39 @@ var ErrUnused = errors.New("the journal does not take it")
 const (
 	fileBytesFirst = 1 << 20
 	fileBytesMax   = 16 << 20
-	// If a file becomes full before it was in use for fullSoon, the next file is larger.
+	// If a file has been in use for less than fullSoon when it becomes full, the next file is larger.
 	fullSoon = 4 * time.Second
-	// spareShare determines the maximum size of a file, which is the volume's spare bytes divided by spareShare.
+	// spareShare limits the size of a file to the volume's spare bytes divided by spareShare.
 	spareShare = 16
-	// yields is the number of times that a goroutine yields to other goroutines before it writes a batch. Meanwhile,
-	// goroutines whose last write has just finished answer their callers and add their next write to the batch. Without
-	// yields, a batch contained less than half of the groups that had bytes to write. See
+	// yields is the number of times that a goroutine yields its processor before it writes a batch. In the meantime,
+	// goroutines whose previous write has just finished can answer their callers and add their next write to the batch.
+	// Without these yields, a batch contained the writes of less than half of the groups that had bytes to write. See
 	// docs/adr/0015-cheaper-rounds.md.
 	yields = 4
-	// tryAgain is the time between two attempts to make a file, if the first one has failed.
+	// After a failed attempt to create a file, the journal waits for tryAgain before the next attempt.
 	tryAgain = time.Minute
 )
 
 // Options are the options of New.
 type Options struct {
-	FS  vfs.FS
-	Dir string // the volume's folder; a journal that Read finds in it must have been replayed and removed
+	FS vfs.FS
+	// Dir is the volume's folder. If Read finds a journal in it, the journal must be replayed and removed before New is
+	// called.
+	Dir string
 	// Begin is called before the first file is created. It must durably mark the volume, so that no software without
 	// support for journals opens the volume. It may be nil.
 	Begin func() error
-	// FileBytes is the size of a file, a multiple of 4 KiB. If it is 0, the first file has 1 MiB, and later files have up
-	// to 16 MiB while files become full quickly.
+	// FileBytes is the size of a file, a multiple of 4 KiB. If it is 0, the first file has 1 MiB. Later files are
+	// larger, up to 16 MiB, as long as the files become full quickly.
 	FileBytes int64
 	// Spare returns how many bytes above its reserve the volume has free. A file takes only a small part of them. If
 	// Spare is nil, space is unlimited.
 	Spare  func() int64
 	Logger *slog.Logger // messages are discarded if nil
-	Off    rules.Off    // rules that a test has switched off
+	Off    rules.Off    // safety rules that a test has switched off
 }
 
-// Stats are counters since New.
+// Stats counts what the journal has done since New.
 type Stats struct {
 	Writes  int64 // number of writes that were made durable
 	Syncs   int64 // number of syncs that made these writes durable
@@ -81,9 +83,9 @@ type Journal struct {
 	closed   bool
 	stats    Stats
 
-	before []Range // ranges of the last record
+	before []Range // ranges of the last record that had any
 	made   bool    // whether Begin was called
-	uses   uint64  // number of times that the use of a file has begun so far
+	uses   uint64  // number of times that a file was put into use, counting reuse
 	buffer []byte
 	failed time.Time // time of the last failure to make a file
 }
@@ -105,12 +107,13 @@ type half struct {
 type batch struct {
 	ranges  []Range
 	members []*Member
-	lead    chan struct{} // wakes one waiting goroutine, which then writes the batch
+	lead    chan struct{} // receives a value for one of the waiting goroutines, which then writes the batch
 	done    chan struct{}
 	err     error // must not be read before done is closed
 }
 
-// Member is a group's open log that writes to the journal. Calls to its methods must not overlap.
+// Member is the log of one group, as the journal sees it: an open log that may write to the journal. Calls to its
+// methods must not overlap.
 type Member struct {
 	journal  *Journal
 	group    uuid.UUID
@@ -130,8 +133,8 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join registers a log that is being opened. The Remainder is the part of the group's data that only the journal holds.
-// It is nil if there is no such data.
+// Join registers a log that is being opened. If the journal holds data of the group that the group's own files lack,
+// Join also returns a Remainder with this data. Otherwise the Remainder is nil.
 func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 	r := &Remainder{journal: j, Where: "the journal"}
 	kept := keptPrefix + group.String()
@@ -164,13 +167,14 @@ func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 	return &Member{journal: j, group: group}, r, nil
 }
 
-// Remainder is the part of a group's data that only the journal holds, because an earlier log for the group was closed
-// before its own file could be synced, or because the group's files could not be written when the journal was replayed.
+// Remainder is the data of a group that only the journal holds, and that the group's own files lack. Such data exists
+// if an earlier log of the group was closed before it could sync its file, or if the group's files could not be
+// written when the journal was replayed.
 type Remainder struct {
 	Share
 	Where   string // the journal, or the name of the file that holds the data; used in messages
 	journal *Journal
-	kept    string    // name of the file with data that an earlier replay could not write; empty if there is none
+	kept    string    // name of the file with data that an earlier replay could not write; empty if there is no such file
 	members []*Member // earlier logs of the group with data in the journal
 }
 
@@ -191,15 +195,16 @@ func (r *Remainder) Done() error {
 // needs the space.
 func (m *Member) MustSync() bool { return m.mustSync.Load() }
 
-// Ended reports whether the journal was closed. The files of a closed journal keep the data that they then held.
+// Ended reports whether the journal was closed. A closed journal no longer changes its files. So if they still hold
+// data of this log, that data stays in them.
 func (m *Member) Ended() bool {
 	m.journal.mu.Lock()
 	defer m.journal.mu.Unlock()
 	return m.journal.closed
 }
 
-// Durable tells the journal that all data that the member wrote to it is either durable in the log's own files now, or
-// void.
+// Durable tells the journal that the log no longer needs any of the data that the member has written to the journal,
+// because the data is now durable in the log's own files, or because the log has discarded it.
 func (m *Member) Durable() {
 	if !m.live.Load() {
 		return
@@ -352,7 +357,7 @@ func (j *Journal) halfFor(n int64) *half {
 	if size == 0 {
 		j.failed = now
 	}
-	if n+blockBytes > size { // the first record of a half, which begins its use, takes one block
+	if n+blockBytes > size { // one more block, for the record that begins each use of a file
 		return nil
 	}
 	if err := j.begin(1-j.current, size); err != nil {
@@ -398,7 +403,7 @@ func (j *Journal) begin(i int, size int64) error {
 		if h.file != nil {
 			_ = h.file.Close() // an error does not matter, because no group needs the content of the file
 		}
-		h.file, h.size = nil, 0 // the old file is no longer used, even if no new one can be created
+		h.file, h.size = nil, 0 // if no new file can be created, the old one must not be used either
 		file, err := j.make(names[i], size)
 		if err != nil {
 			return err
@@ -465,8 +470,8 @@ func (j *Journal) Stats() Stats {
 	return j.stats
 }
 
-// Close closes the journal. No Write may be in progress. If no log needs the journal's content, Close removes the
-// files, and clean is true.
+// Close closes the journal. No Write may be in progress. If no log needs the journal's content any more, Close
+// removes the files and returns true.
 func (j *Journal) Close() (clean bool, err error) {
 	j.mu.Lock()
 	if j.closed {

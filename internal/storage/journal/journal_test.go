@@ -31,7 +31,7 @@ func newDisk(t *testing.T) *vfstest.Mem {
 	return m
 }
 
-// member simulates a log, which appends bytes and syncs them now and then.
+// member simulates a log that appends bytes, and syncs its own file from time to time.
 type member struct {
 	*Member
 	group uuid.UUID
@@ -91,8 +91,9 @@ func read(t testing.TB, fs vfs.FS) Found {
 	return found
 }
 
-// TestWhatWasTakenSurvivesAPowerCut writes for many groups concurrently, and cuts the power at any time. Every byte
-// that was reported as durable must be found afterwards, whichever of the other bytes the disk has kept.
+// TestWhatWasTakenSurvivesAPowerCut lets many groups write concurrently, and cuts the power at a random moment. Every
+// byte that the journal reported as durable must be found afterwards, no matter which of the other bytes are on the
+// disk.
 func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -140,7 +141,8 @@ func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
-// TestOneSyncServesAllThatWait checks that one sync makes all writes durable that arrive during the previous sync.
+// TestOneSyncServesAllThatWait checks that all writes that arrive during a sync are made durable by a single further
+// sync.
 func TestOneSyncServesAllThatWait(t *testing.T) {
 	disk := newDisk(t)
 	slow, entered, release := vfstest.NewFaulty(disk), make(chan struct{}), make(chan struct{})
@@ -213,8 +215,8 @@ func TestSpaceIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	}
 }
 
-// TestALogThatCouldNotSyncGetsItsBytesBack checks that bytes that a log could not sync are passed to the next log of
-// the group in the same process before that log is loaded.
+// TestALogThatCouldNotSyncGetsItsBytesBack closes a log that could not sync its own file, and opens the group's log
+// again in the same process. The journal must hand the bytes over to the new log before that log is loaded.
 func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -239,7 +241,7 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	if err != nil || rest.Done() != nil {
 		t.Errorf("%+v, %v", rest, err)
 	}
-	join(t, j, 0) // checks that no data is left
+	join(t, j, 0) // fails the test if the journal still holds data of the group
 	other.Durable()
 	if clean, err := j.Close(); !clean || err != nil {
 		t.Errorf("clean %v, %v", clean, err)
@@ -303,7 +305,8 @@ func TestTheReserveIsLeftAlone(t *testing.T) {
 		t.Error("a file was made without room")
 	}
 	spare, j.failed = spare+1, j.failed.Add(-2*tryAgain)
-	for range 5 * fileBytesFirst / blockBytes { // fast enough to get a larger file if there were space for one
+	// These writes fill the files so quickly that the next file would be larger if there were space for it.
+	for range 5 * fileBytesFirst / blockBytes {
 		m.write(make([]byte, 100))
 		m.Durable()
 	}
@@ -349,8 +352,9 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestBadBytes checks that a bad record between valid ones is reported, does not affect other records, and is named by
-// the next record. A bad record at the end counts as torn.
+// TestBadBytes damages records. A damaged record between intact ones must be reported and must not affect the other
+// records, and the record after it must show which ranges were lost. A damaged record at the end counts as torn by a
+// power cut.
 func TestBadBytes(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -366,8 +370,9 @@ func TestBadBytes(t *testing.T) {
 	for _, c := range []struct {
 		first, last int // numbers of the first and the last bad record
 		said        string
-		lost        int  // number of ranges that are known to be lost
-		mine, other bool // whether this group and the other group may have lost more
+		lost        int // number of ranges that are known to be lost
+		// Whether data of this group, and of the other group, may be lost without being listed in Found.Lost.
+		mine, other bool
 	}{
 		{0, 0, "records 0 to 0", 0, false, false},
 		{1, 1, "records 1 to 1", 1, false, false},
@@ -404,8 +409,9 @@ func TestBadBytes(t *testing.T) {
 	}
 }
 
-// TestTheLastRecordOfAFileIsKnownByTheOther checks that the last record does not count as torn if the next use of the
-// other file names it.
+// TestTheLastRecordOfAFileIsKnownByTheOther damages the last record of a file. If the other file was put into use
+// after it, that file's first records list the ranges of the damaged record. The damaged record must then be reported
+// as lost, not treated as torn.
 func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
@@ -426,8 +432,8 @@ func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	}
 }
 
-// TestBlocksThatCannotBeRead checks that records which may have been in unreadable blocks are reported. Unreadable
-// blocks after the last record held no records if it is known that no further record exists.
+// TestBlocksThatCannotBeRead checks that unreadable blocks are reported if they may have held records. An unreadable
+// block after the last record is not reported if it is certain that no further record was written.
 func TestBlocksThatCannotBeRead(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -445,7 +451,8 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 		{0, 1 << 40, 1, 0, false, false, nil},
 		{2, 3, 0, 1, true, false, nil},
 		{2, 3, 2, 0, false, false, nil},
-		{3, 4, 0, 0, true, true, nil}, // the last record cannot be read, so it is not a torn one
+		// An unreadable last record is reported, because only a readable one can be recognized as torn.
+		{3, 4, 0, 0, true, true, nil},
 		{4, 5, 0, 0, true, true, nil},
 		{5, 6, 0, 0, false, false, nil},
 	} {
@@ -511,7 +518,7 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	refused = groupID(1)
 	begin("a", "bc")
 	replay("abc", "", 0, 1)
-	begin2 := func() { // only group 0 begins again, because no log of the other group can be opened
+	begin2 := func() { // begins a journal for group 0 only, because the log of the other group cannot be opened
 		j := New(Options{FS: disk, Dir: dir})
 		m := join(t, j, 0)
 		for range 4 {
@@ -543,8 +550,8 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	replay("", "", 1, 0)
 }
 
-// TestAnEarlierUseOfAFileDoesNotCount checks that records from an earlier use of a file, which follow those from the
-// last use, are ignored.
+// TestAnEarlierUseOfAFileDoesNotCount checks that records of an earlier use are ignored if they remain in a file
+// after the records of the last use.
 func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
@@ -569,8 +576,8 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestAFileThatWasRemovedIsNotUsedAgain checks that the journal works without a file that was removed because no larger
-// file could be created in its place.
+// TestAFileThatWasRemovedIsNotUsedAgain makes the journal remove a file in order to replace it by a larger one, which
+// then cannot be created. The journal must go on without that file.
 func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -585,7 +592,8 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		}
 	}
 	fill(1)
-	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // so long ago that the next file is not larger
+	// Pretends that the file took so long to become full that the next file need not be larger.
+	j.halves[1].began = j.halves[1].began.Add(-fullSoon)
 	fill(1)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpCreate

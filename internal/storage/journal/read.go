@@ -28,12 +28,13 @@ type Found struct {
 	// Bad lists the unreadable parts that may have held acknowledged data. An incomplete record at the end is not listed,
 	// because it counts as torn, although a complete last record that was damaged later looks the same.
 	Bad []error
-	// Lost lists the segment ranges that an unreadable record has made durable, as far as the next record names them.
-	// Their field Bytes is empty.
+	// Lost lists ranges of segments that an unreadable record made durable. Only the ranges of the last unreadable
+	// record are known, because the next readable record repeats them. The field Bytes of these ranges is empty.
 	Lost []Range
 
-	gaps []gap                     // ranges of unreadable records whose content is not known
-	last map[uuid.UUID]placeInTime // position of the last record that is known to have held data of each group
+	gaps []gap // ranges of unreadable records whose content is not known
+	// For each group, the position of the last record that is known to have held data of the group.
+	last map[uuid.UUID]placeInTime
 }
 
 // placeInTime is the position of a record in the order of all records.
@@ -53,12 +54,12 @@ type gap struct {
 type Share struct {
 	Ranges []Range // oldest first
 	Lost   []Range // the part of Found.Lost that belongs to the group
-	// Doubt is the maximum number of the group's bytes that unreadable records may have held after all other data. It
-	// is 0 if no unreadable record can have held data of the group.
+	// Doubt is the maximum number of bytes of this group that may be missing after the data in Ranges and Lost, because
+	// unreadable records may have held them. It is 0 if it is certain that nothing is missing.
 	Doubt int64
 }
 
-// followedBy returns the content of s and, after it, that of the share later.
+// followedBy returns the share that consists of the data in s and of the later data in the argument.
 func (s Share) followedBy(later Share) Share {
 	return Share{Ranges: slices.Concat(s.Ranges, later.Ranges), Lost: slices.Concat(s.Lost, later.Lost),
 		Doubt: s.Doubt + later.Doubt}
@@ -92,8 +93,9 @@ func (f *Found) groups() []uuid.UUID {
 // Doubtful reports whether any group may have lost data, even one that has no data in Found.
 func (f *Found) Doubtful() bool { return len(f.gaps) > 0 }
 
-// Read reads a volume's journal files, oldest record first. If there is no file, the result is empty. If no block of a
-// file can be read, Read returns an error, because the device may be able to read the file later.
+// Read reads a volume's journal files, oldest record first. If there is no file, the result is empty. If a file
+// exists but none of its blocks can be read, Read returns an error instead of reporting damage, because the device
+// may be able to read the file later.
 func Read(fsys vfs.FS, dir string) (Found, error) {
 	found := Found{last: map[uuid.UUID]placeInTime{}}
 	var uses []use
@@ -131,7 +133,7 @@ func Read(fsys vfs.FS, dir string) (Found, error) {
 	return found, nil
 }
 
-// note records that a record at the given position has data of the groups in ranges.
+// note records that the record at a position holds data of the groups that ranges lists.
 func (f *Found) note(ranges []Range, at placeInTime) {
 	for i := range ranges {
 		if last, known := f.last[ranges[i].Group]; !known || at.compare(last) > 0 {
@@ -140,8 +142,9 @@ func (f *Found) note(ranges []Range, at placeInTime) {
 	}
 }
 
-// compareEnd detects whether the last record of the use named ended is lost. The first record with ranges in the next
-// use names that record's ranges.
+// compareEnd detects whether the last record of a use (the argument ended) is lost. The next use, of the other file,
+// begins with a record without ranges. The record after that one repeats the ranges of the last record of the ended
+// use, so compareEnd compares these ranges with those of the last record that was read.
 func (f *Found) compareEnd(ended, next *use) {
 	i := slices.IndexFunc(next.records, func(r record) bool { return r.sequence == 1 })
 	if i < 0 || ended.epoch>>32+1 != next.epoch>>32 {
@@ -163,7 +166,7 @@ func (f *Found) compareEnd(ended, next *use) {
 	switch {
 	case len(before) == 0:
 		return
-	// The last record that was read is the last one of the ended use, so no record after it is lost.
+	// The last record that was read is also the last one that was written, so nothing is lost after it.
 	case slices.EqualFunc(last, before, same):
 		f.gaps = slices.DeleteFunc(f.gaps, func(g gap) bool { return g.last == placeInTime{ended.epoch, math.MaxUint64} })
 		return
@@ -181,8 +184,8 @@ type content struct {
 	unreadable []bool // one element for each block; nil if the whole file could be read
 }
 
-// readTries is the number of attempts to read a block before it counts as unreadable, because some devices fail once
-// and then succeed.
+// readTries is the number of attempts to read a block before the block counts as unreadable. Several attempts are
+// needed because some devices fail once and then succeed.
 const readTries = 3
 
 func readFile(fsys vfs.FS, name string) (c content, err error) {
@@ -231,13 +234,13 @@ func (c *content) isUnreadable(from, to int) bool {
 	return slices.Contains(c.unreadable[from/blockBytes:(to+blockBytes-1)/blockBytes], true)
 }
 
-// use is the last use of a file, which consists of the records since the file was last begun.
+// use holds the records that were written to a file since it was last put into use.
 type use struct {
 	epoch   uint64
 	records []record
 	bad     []error
 	gaps    []gap
-	lost    []record // records whose field before names the ranges of a lost record
+	lost    []record // records whose field before lists the ranges of an unreadable record
 }
 
 // scan finds the records of a file's last use, and determines which records are missing.
@@ -276,8 +279,9 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing registers the records that are missing, from a sequence up to the record before r. The record r names the
-// ranges of the last missing record. The first record of a use is not missed, because it has no ranges.
+// missing notes that the records with the sequences from the argument from up to the one before r cannot be read. The
+// record r repeats the ranges of the last of them, so these ranges are known. Sequence 0, the first record of a use,
+// never counts as missing data, because it has no ranges.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))
 	unknown := r.sequence - 1
@@ -290,7 +294,7 @@ func (u *use) missing(from uint64, r record, end int) {
 	}
 }
 
-// mayGoOn reports whether an unreadable record may begin at an offset.
+// mayGoOn reports whether an unreadable record with the given epoch and sequence may begin at an offset.
 func (c *content) mayGoOn(at int, epoch, sequence uint64) bool {
 	if c.isUnreadable(at, min(at+blockBytes, len(c.bytes))) {
 		return true

@@ -22,8 +22,8 @@ const (
 	// keptPrefix is the beginning of the name of a file with data that could not be written to a group's files. The
 	// rest of the name is the group's UUID.
 	keptPrefix = "journal-kept-"
-	// replaysMax is the maximum number of groups that are written and synced concurrently. Concurrency helps, because each
-	// of them waits for the device.
+	// replaysMax is the maximum number of groups whose files are written and synced at the same time. Several groups at
+	// once are faster, because each of them mostly waits for the device.
 	replaysMax = 16
 	// keptRecordBytes is the maximum size of a record in a kept file, unless a single range is larger.
 	keptRecordBytes = 8 << 20
@@ -35,13 +35,14 @@ func IsName(name string) bool {
 		strings.HasPrefix(name, keptPrefix)
 }
 
-// Target has the functions with which Replay writes a journal's content to the groups' files.
+// Target provides the functions through which Replay passes a journal's content to the groups.
 type Target struct {
 	// Groups returns all groups on the volume. Replay needs all of them, because an unreadable record may have held
 	// data of any group.
 	Groups func() ([]uuid.UUID, error)
-	// Apply makes the data that was found for a group durable in the group's files, and records there what is lost. It
-	// must also return nil if the group no longer has files. Apply is called concurrently for several groups.
+	// Apply durably writes the data that was found for a group to the group's files, and also records in them which data
+	// is lost. If the group no longer has any files, Apply must return nil. Replay calls Apply for several groups at the
+	// same time.
 	Apply func(group uuid.UUID, share Share) error
 }
 
@@ -94,7 +95,8 @@ func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	return found, Remove(fsys, dir)
 }
 
-// Left returns the names of the files on a volume that were set aside, and of those with kept data.
+// Left returns the names of two kinds of files that earlier replays left on a volume: damaged journal files that were
+// set aside, and files with data that could not be written to a group's files.
 func Left(fsys vfs.FS, dir string) (damaged, kept []string, err error) {
 	all, err := fsys.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -157,9 +159,9 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 	return fsys.SyncDir(dir)
 }
 
-// keep durably appends a group's share to a separate file, after the data that was kept earlier. The file consists of
-// records, like a journal. The first record lists the lost ranges. Share.Doubt is stored as a range in segment 0, a
-// number that no segment has.
+// keep durably appends a group's share to a separate file, after the data that earlier calls have kept in it. Like a
+// journal, the file consists of records. The first record lists the lost ranges. Share.Doubt is stored as a range in
+// segment 0, because no real segment has this number.
 func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	name := path.Join(dir, keptPrefix+group.String())
 	earlier, err := readKept(fsys, name)

@@ -19,7 +19,7 @@ import (
 // sandbox does not allow asynchronous I/O, the ordinary calls are used.
 
 const (
-	aioUnderWay = 512 // maximum number of calls in flight; further calls are ordinary system calls
+	aioUnderWay = 512 // maximum number of calls in flight; any further call is made as an ordinary system call
 
 	iocbPread     = 0 // IOCB_CMD_PREAD
 	iocbFdsync    = 3 // IOCB_CMD_FDSYNC
@@ -55,7 +55,7 @@ type aioCall struct {
 	// memory is the target of a read. The reference keeps the memory alive, and the memory must not move, while the kernel
 	// writes to it.
 	memory []byte
-	done   chan int64 // receives the result; has space for one element
+	done   chan int64 // receives the result; its buffer has space for one element
 }
 
 // aio passes calls to the kernel's asynchronous I/O.
@@ -157,8 +157,8 @@ func (a *aio) complete() {
 	var count [8]byte
 	events := make([]ioEvent, 64)
 	for {
-		// The result of this read does not matter, because the loop looks for completions in any case. The eventfd is never
-		// closed, so the only possible error is an interruption.
+		// The count that this read returns is not needed, because the loop below asks for completions until there are none.
+		// The eventfd is never closed, so the only possible error is an interruption.
 		_, _ = a.events.Read(count[:])
 		for {
 			var none unix.Timespec
@@ -174,7 +174,7 @@ func (a *aio) complete() {
 				a.calls[events[i].data].done <- events[i].result // never blocks, because the channel has space for one element
 			}
 			if int(n) < len(events) {
-				break // later completions make the eventfd readable again
+				break // later completions will make the eventfd readable again
 			}
 		}
 	}

@@ -14,8 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestKernelAIO checks that the kernel accepts many syncs and reads at the same time, and completes each of them once.
-// If this kernel accepts none, for example in a sandbox, the test says so, because the ordinary calls are then used.
+// TestKernelAIO checks that the kernel accepts many syncs and reads at the same time, and completes each of them
+// once. If the kernel accepts no asynchronous calls, for example in a sandbox, the test logs this and checks nothing
+// else.
 func TestKernelAIO(t *testing.T) {
 	a, err := newAIO()
 	if err != nil {
@@ -71,7 +72,7 @@ func TestKernelRefusesAIO(t *testing.T) {
 	}
 	whole := kernelAIO
 	defer func() { kernelAIO = whole }()
-	refusing := &aio{free: []int{0}} // without a context, so that io_submit returns EINVAL
+	refusing := &aio{free: []int{0}} // has no AIO context, so io_submit returns EINVAL
 	full := &aio{}
 	for what, a := range map[string]*aio{"no context": refusing, "too many under way": full, "no kernel": nil} {
 		asked := 0
@@ -110,8 +111,8 @@ func TestKernelAIOEndAndError(t *testing.T) {
 	}
 }
 
-// TestSyncOfWhatCannotBeSynced checks that syncing a file that does not support it returns an error instead of waiting
-// indefinitely.
+// TestSyncOfWhatCannotBeSynced checks that the sync of a pipe, which cannot be synced, returns an error and does not
+// wait forever.
 func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 	r, w, err := os.Pipe()
 	must.OK(t, err)

@@ -17,7 +17,7 @@ const (
 	fiemapFlagSync        = 0x1
 	fiemapExtentLast      = 0x1
 	fiemapExtentUnwritten = 0x800 // the extent is allocated, and reads as zeros
-	fiemapExtents         = 64    // number of extents that one call returns at most
+	fiemapExtents         = 64    // maximum number of extents that one call returns
 )
 
 // fiemapExtent is struct fiemap_extent.
@@ -53,7 +53,7 @@ func (o *osFile) DataEnd(from int64) (int64, error) {
 		for next, last := from, false; next < size && !last; {
 			ask := fiemap{start: uint64(next), length: uint64(size - next), flags: fiemapFlagSync, count: fiemapExtents}
 			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fsIocFiemap, uintptr(unsafe.Pointer(&ask))); errno != 0 {
-				end = size // without the extents, every byte may be data
+				end = size // the kernel reports no extents, so any byte may be data
 				break
 			}
 			before := next

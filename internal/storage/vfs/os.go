@@ -37,7 +37,7 @@ func (OS) Open(name string) (File, error) { return openOS(name, os.O_RDONLY, fal
 // OpenWrite implements FS.
 func (OS) OpenWrite(name string) (File, error) { return openOS(name, os.O_RDWR, false) }
 
-// OpenDirect implements FS. If the file system does not support O_DIRECT, which makes the kernel return EINVAL,
+// OpenDirect implements FS. The kernel returns EINVAL if the file system does not support O_DIRECT. In that case,
 // OpenDirect opens the file normally.
 func (OS) OpenDirect(name string) (File, error) {
 	f, err := openOS(name, os.O_RDONLY|unix.O_DIRECT, true)
@@ -47,8 +47,8 @@ func (OS) OpenDirect(name string) (File, error) {
 	return f, err
 }
 
-// openOS opens a file. If it returns an error, the File is nil and not a File that holds a nil *osFile. It refuses
-// folders, which os.Open would open.
+// openOS opens a file. It refuses folders, which os.Open would open. After an error it returns a File that is nil,
+// and not a File that holds a nil *osFile.
 func openOS(name string, flag int, direct bool) (File, error) {
 	f, err := os.OpenFile(name, flag, filePerm)
 	if err != nil {
@@ -145,8 +145,9 @@ func syncFolder(op, dir string, sync func(fd int) error) error {
 	return errors.Join(err, d.Close())
 }
 
-// syncAllDirtyMax is the number of unwritten bytes, over all programs on this machine, up to which OS.SyncAll is
-// worthwhile. The limit exists because syncing a file system also writes the files of other programs.
+// syncAllDirtyMax is the largest amount of unwritten data, in bytes and of all programs on this machine, for which
+// OS.SyncAll is worthwhile. A sync of the whole file system also writes the data of other programs, which could take
+// too long.
 const syncAllDirtyMax = 128 << 20
 
 // SyncAll implements FS with the system call syncfs.
@@ -349,8 +350,8 @@ func (o *osFile) Allocate(offset, length int64) error {
 			syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
-		// On btrfs, every write goes to a new place on the disk. So allocated space is useless and costs time, which is
-		// a tenth of the time for small commits, and more if a store is filled with small records.
+		// On btrfs, every write goes to a new place on the disk, so space that was allocated in advance is never used. It
+		// only costs time: about a tenth for small commits, and more while a store is filled with small records.
 		return o.grow(offset + length)
 	}
 	err := control(o.f, func(fd int) error {

@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// lacks are the kernel's errors for a shortage of descriptors or memory, or for an interrupted call.
+// lacks lists the errors that the kernel returns if it lacks descriptors or memory, or if a call was interrupted.
 var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}
 
-// harmless has the names of the operations that change nothing if they fail with one of the errors in lacks. These
-// names occur in the errors of package os and of the test file systems.
+// harmless lists the operations that have changed nothing if they fail with one of the errors in lacks. These are the
+// operation names in errors of package os and of the test file systems.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
 // IsShortage reports whether an operation failed because the system lacked descriptors or memory at that moment, before
@@ -35,7 +35,8 @@ func IsShortage(err error) bool {
 	if !errors.As(cause, &errno) {
 		return false
 	}
-	// An operation on an open file needs no descriptor. The sync of a folder does, because it opens the folder.
+	// Any operation that needs a descriptor opens its file, and so it has failed before it changed anything. This
+	// includes the sync of a folder, which opens the folder first.
 	if errno == syscall.EMFILE || errno == syscall.ENFILE {
 		return true
 	}

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAShortageIsDistinguishedFromAFailure checks that the error of an operation that opens, creates or renames a file
-// may count as a temporary shortage, and that the error of a write or sync never does. The test uses a real folder and
-// the descriptor limit of this process.
+// TestAShortageIsDistinguishedFromAFailure checks that a failure to open, create or rename a file may count as a
+// temporary shortage, whereas a failed write or sync never does. The test uses a real folder, and the descriptor
+// limit of this process.
 func TestAShortageIsDistinguishedFromAFailure(t *testing.T) {
 	at := func(op string, cause error) error { return &fs.PathError{Op: op, Path: "f", Err: cause} }
 	for _, c := range []struct {
@@ -25,7 +25,7 @@ func TestAShortageIsDistinguishedFromAFailure(t *testing.T) {
 		{at("open", syscall.EMFILE), true},
 		{fmt.Errorf("append: %w", at("mkdir", syscall.ENOMEM)), true},
 		{&os.LinkError{Op: "rename", Old: "a", New: "b", Err: syscall.EINTR}, true},
-		{at("syncdir", syscall.ENFILE), true}, // fails when the folder is opened
+		{at("syncdir", syscall.ENFILE), true}, // the sync itself did not fail, but opening the folder for it
 		{at("write", syscall.EAGAIN), false},
 		{at("sync", syscall.ENOMEM), false},
 		{at("open", syscall.EIO), false},

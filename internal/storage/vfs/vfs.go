@@ -48,9 +48,9 @@ type FS interface {
 	// SyncDir makes the names in a folder durable. Safety rule 6 requires a call to SyncDir after a file was created,
 	// renamed or removed.
 	SyncDir(dir string) error
-	// SyncAll makes all files and names durable that the file system of dir has at the time of the call. It returns
-	// errors.ErrUnsupported if the kernel's result cannot be trusted, or if the call would wait for a large amount of
-	// other programs' data. After any error, the caller has to sync each file separately.
+	// SyncAll makes durable all files and names that the file system of dir holds at the time of the call. It returns
+	// errors.ErrUnsupported if the kernel's result cannot be trusted, or if the call would have to wait for a large
+	// amount of other programs' data. After any error, the caller has to sync each file separately.
 	SyncAll(dir string) error
 	// Lock takes an exclusive lock (flock) on a file, which is created if it does not exist. The lock is held until the
 	// Closer is closed or the process exits. Lock returns ErrLocked if another holder has the lock.
@@ -125,7 +125,7 @@ type File interface {
 	io.Closer
 	// Name returns the name under which the file was opened.
 	Name() string
-	// Size returns the present size in bytes.
+	// Size returns the current size in bytes.
 	Size() (int64, error)
 	// Sync makes the content and the size durable (fdatasync). After an error the file must neither be synced again nor
 	// trusted, because bytes written since the last successful Sync may be lost although they can still be read.

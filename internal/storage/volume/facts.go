@@ -29,7 +29,7 @@ const (
 type Facts struct {
 	Format    int       `json:"format"`
 	Store     uuid.UUID `json:"store"`
-	Routing   string    `json:"routing"` // Hash or Named
+	Routing   string    `json:"routing"` // how keys are mapped to groups: "Hash" or "Named"
 	Groups    int       `json:"groups"`
 	Copies    int       `json:"copies"`
 	GroupsMax int       `json:"groupsMax"`
@@ -77,20 +77,21 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 	return facts, nil
 }
 
-// absurd returns the name and value of a number that no store reaches, or an empty string if there is none. With such a
-// revision or base, a correct etcd would always count as restored to an older state. After such an epoch, the next
-// epoch would be 0.
+// absurd looks for a number that no store ever reaches, and returns its name and value, or an empty string if there
+// is none. Such numbers would do harm. With a huge revision or base, an intact etcd would always look as if it had
+// been restored to an older state. With the largest epoch, the next epoch would overflow to 0.
 func (f *Facts) absurd() string {
 	for what, n := range map[string]int{"groups": f.Groups, "copies": f.Copies, "groupsMax": f.GroupsMax} {
 		if n < 0 || n > math.MaxInt32 {
 			return fmt.Sprintf("%s %d", what, n)
 		}
 	}
-	// The conversion turns a negative number into one that is too large.
+	// A negative number becomes a huge one when it is converted to uint64, so the same comparison finds it.
 	for what, n := range map[string]uint64{"epoch": f.Epoch, "etcdBase": f.EtcdBase,
 		"etcdRevision": uint64(f.EtcdRevision), "etcdContent": uint64(f.EtcdContent)} {
 		if n > numberMax {
-			return fmt.Sprintf("%s %d", what, int64(n)) // as a signed number, which is the form in the file
+			// The file holds a signed number, so the message shows a signed one.
+			return fmt.Sprintf("%s %d", what, int64(n))
 		}
 	}
 	return ""

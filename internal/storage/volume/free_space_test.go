@@ -73,7 +73,7 @@ func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 	if err := v.Admit(2*mib, true); !errors.As(err, &full) || full.ReserveBytes != 5*mib || !full.Delete {
 		t.Errorf("a delete into the second half of the reserve: error %v", err)
 	}
-	// Admit notices without a restart that the admitted writes were not carried out and that space was freed.
+	// The data was never written, and other space was freed. Admit must notice both without a restart.
 	must.OK(t, m.Remove("/v/data"))
 	if err := v.Admit(2*mib, false); !errors.Is(err, ErrFull) {
 		t.Errorf("the disk was looked at again after 0 ms: error %v", err)

@@ -111,8 +111,8 @@ var opposites = map[string]string{
 	"rw": "ro",
 }
 
-// Check compares the mount with the wanted type and options. It returns nil if all of them are in force, and otherwise
-// an error that names the others. An empty type accepts any type.
+// Check compares the mount with the wanted type and options. It returns nil if the mount has the type and all of the
+// options. Otherwise it returns an error that names those that are missing. An empty type accepts any type.
 func (m Mount) Check(fileSystem string, options []string) error {
 	if fileSystem != "" && !strings.EqualFold(fileSystem, m.FileSystem) {
 		return fmt.Errorf(
@@ -156,9 +156,9 @@ type mountInfo struct {
 	Mount  // all fields except Rotational
 }
 
-// findMount returns the mount that holds a folder. The argument dir is an absolute path. It uses the mount id that the
-// kernel returns (5.8 or newer). Without that id, it takes the last of the mounts with the longest mount point above
-// the folder.
+// findMount returns the mount that holds a folder. The argument dir is an absolute path. If the kernel provides mount
+// ids (5.8 or newer), findMount uses the id. Otherwise it chooses, among the mount points above the folder, the
+// longest one, and the last mount at this point.
 func findMount(dir string) (mountInfo, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -278,8 +278,8 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 	return "ext3", nil
 }
 
-// rotational reports whether the block device of a mount is rotational. For a partition, it looks at the disk. It
-// returns nil if this is not known.
+// rotational reports whether the block device of a mount is a rotating disk. For a partition, it asks about the disk
+// that contains it. It returns nil if the kernel does not say.
 func rotational(info mountInfo) *bool {
 	device := info.device
 	// The device number of btrfs and of some other file systems is not that of a block device.

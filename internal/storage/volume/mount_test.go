@@ -173,7 +173,8 @@ func TestMeasureReadRate(t *testing.T) {
 		t.Errorf("an empty volume is read at %g B/s", r)
 	}
 	must.OK(t, vfs.OS{}.MkdirAll(v.GroupDir(storeA)))
-	// Reads of this file would be as fast as memory, because it was never written.
+	// This file must not be measured. It was never written, so reads of it would not reach the disk and would be as fast
+	// as memory.
 	take(t, vfs.OS{}, filepath.Join(v.GroupDir(storeA), "reserved"), 64*mib)
 	if r := rate(1 << 30); r != 0 {
 		t.Errorf("room that was not written is read at %g B/s", r)

@@ -115,7 +115,7 @@ func readParts(parts []part) (float64, error) {
 	buffers := [rateReaders][]byte{}
 	for i := range buffers {
 		buffers[i] = vfs.AlignedBytes(rateReadBytes)
-		clear(buffers[i]) // causes the page faults of fresh memory before the time is measured
+		clear(buffers[i]) // touches the new memory, so that its page faults do not count in the measured time
 	}
 	start := time.Now()
 	for _, buf := range buffers {

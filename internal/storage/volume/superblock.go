@@ -144,16 +144,16 @@ func decodeStep(b []byte) Step {
 
 func allZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
-// numberMax is above all generations and steps that a volume can reach. A greater number in a superblock is damage,
-// because a start adds to that number, and the sum could overflow.
+// numberMax is larger than any generation or step that a volume can reach. A greater number in a superblock counts as
+// damage. Otherwise a start, which adds to the number, could make it overflow.
 const numberMax = 1 << 62
 
 // copies is the content of the superblock file.
 type copies struct {
-	// superblock is the content of the valid copy. If both copies are valid, it is that of the copy with the later
-	// generation and step.
+	// superblock is the content of the valid copy. If both copies are valid, it is the content of the one with the
+	// higher generation or, if the generations are equal, with the higher step.
 	superblock Superblock
-	bad        [copyCount]error // why each copy is damaged, or nil if it is valid
+	bad        [copyCount]error // for each copy, the reason why it is damaged, or nil if it is valid
 	// older is the number of the copy that is damaged or older. It is the number of the last copy if both are equal.
 	older int
 }
@@ -203,7 +203,7 @@ func readCopies(dir string, open func(name string) (vfs.File, error)) (copies, e
 	if err := f.Close(); err != nil {
 		return copies{}, err
 	}
-	a, b := each[0], each[1] // each of them is zero if that copy is damaged
+	a, b := each[0], each[1] // a damaged copy is read as the zero Superblock
 	isLater := b.Generation > a.Generation || b.Generation == a.Generation && b.Step.Number > a.Step.Number
 	switch {
 	case errors.Is(bad[0], ErrFormatVersion):

@@ -36,8 +36,8 @@ func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	must.OK(t, f.Close())
 }
 
-// after returns the superblock that the next start must write after before. The nonce of its step, which is random, is
-// taken from now.
+// after returns the superblock that the next start must write if the superblock is now the argument before. Only the
+// nonce of the step cannot be predicted, because it is random, so after takes it from the argument now.
 func after(before, now Superblock) Superblock {
 	before.Generation++
 	before.Step.Number++
@@ -64,7 +64,7 @@ func TestEveryBitOfTheSuperblockFlipped(t *testing.T) {
 			}
 			flip(t, m, offset, bit)
 		}
-		if offset%97 == 0 { // this start repairs both copies
+		if offset%97 == 0 { // tests, for some offsets, that a start repairs the damaged copy
 			flip(t, m, offset, 3)
 			sb := openOnce(t, options(m))
 			if want = after(want, sb); sb != want {
@@ -323,7 +323,7 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	f.Add([]byte(magic), true)
 	f.Add(valid[:shardAt], true)
 	f.Fuzz(func(t *testing.T, b []byte, fit bool) {
-		if fit { // the result must pass the checks of length and CRC
+		if fit { // makes the length and the CRC right, so that decode gets past these checks
 			b = append(bytes.Clone(b), make([]byte, copyBytes)...)[:copyBytes]
 			copy(b, magic)
 			seal(b)
@@ -338,8 +338,8 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	})
 }
 
-// TestAStepDoesNotHealWhatTheDeviceLost checks that the next step writes no superblock to a device that has lost its
-// content, because it must remain visible that the device does not hold the volume.
+// TestAStepDoesNotHealWhatTheDeviceLost checks that NextStep does not write a superblock to a device that has lost
+// its content. If it did, nobody could see any more that the content is lost.
 func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	for name, now := range map[string]func(was []byte) []byte{
 		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },

@@ -78,11 +78,11 @@ func (s Step) next() Step { return Step{Number: s.Number + 1, Nonce: uuid.New()}
 type Options struct {
 	FS  vfs.FS
 	Dir string
-	// Store must be the store in an existing superblock. If it is zero, any store is accepted. It is required if a
-	// superblock has to be created.
+	// Store is the store to which the volume must belong. If it is zero, Open accepts a volume of any store. It is
+	// required if Open has to create the superblock.
 	Store uuid.UUID
-	// Shard must be the shard in an existing superblock. If it is empty, any shard is accepted. It is required if a
-	// superblock has to be created.
+	// Shard is the shard to which the volume must belong. If it is empty, Open accepts a volume of any shard. It is
+	// required if Open has to create the superblock.
 	Shard string
 	// Create lets Open create a superblock if the folder does not exist or contains nothing but lost+found.
 	Create bool
@@ -103,7 +103,7 @@ type Options struct {
 type Volume struct {
 	fs           vfs.FS
 	dir          string
-	superblock   Superblock // the superblock after this start
+	superblock   Superblock // the superblock that Open has written
 	reserveBytes int64      // value of the option; if 0, the reserve depends on the size of the file system
 	logger       *slog.Logger
 	now          func() time.Time
@@ -197,8 +197,8 @@ func (v *Volume) exists(create bool) (bool, error) {
 	return false, v.refuseForeign(names)
 }
 
-// refuseForeign returns an error if the folder, which has no superblock, holds files because of which no new volume may
-// be created.
+// refuseForeign is called for a folder without a superblock. It returns an error if the folder holds files that do
+// not belong to a new volume.
 func (v *Volume) refuseForeign(names []string) error {
 	// Files that an interrupted first start creates before the superblock do not count as foreign.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
@@ -211,9 +211,9 @@ func (v *Volume) refuseForeign(names []string) error {
 	return nil
 }
 
-// Blank reports whether a new volume may be created in a folder. It may if the folder does not exist, or holds only
-// files that a new volume's folder may hold. Blank returns ErrNotEmpty if the folder holds other files, or the error of
-// listing the folder.
+// Blank reports whether a new volume may be created in a folder. This is the case if the folder does not exist, or
+// holds nothing except files that a new volume may have. If the folder holds other files, Blank returns ErrNotEmpty.
+// If the folder cannot be listed, Blank returns that error.
 func Blank(fsys vfs.FS, dir string) (bool, error) {
 	v := Volume{fs: fsys, dir: dir}
 	names, err := fsys.List(dir)
@@ -322,9 +322,9 @@ func (s *Superblock) renew(now time.Time) {
 	s.Step, s.Registered = Step{}.next(), Step{}
 }
 
-// NextStep durably moves the volume to its next step and returns that step. The argument registered is the latest step
-// that etcd is known to have stored. The caller must register the new step in etcd before it calls NextStep again, so
-// that an image of the volume from before this call can be distinguished from the volume after it.
+// NextStep durably moves the volume to its next step and returns that step. The argument registered is the latest
+// step that etcd is known to have stored. Before the caller calls NextStep again, it must register the new step in
+// etcd. Then a copy of the disk that was taken before this call can be recognized as old.
 func (v *Volume) NextStep(registered Step) (next Step, err error) {
 	err = v.rewrite(func(sb *Superblock) {
 		sb.Step, sb.Registered = sb.Step.next(), registered
@@ -364,8 +364,9 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 }
 
 // checkWritten returns an error unless the device holds the superblock that was written last, or one whose write
-// failed. On any other device, nothing may be written. If the device was zeroed or exchanged while the file system was
-// mounted, a new superblock would make it look like the volume that was opened. The caller holds the mutex writing.
+// failed and may nevertheless have reached the device. If the device was zeroed or exchanged while the file system
+// was mounted, nothing may be written to it, because a new superblock would make it look like the volume that was
+// opened. The caller holds the mutex writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {

@@ -98,7 +98,7 @@ func TestOpenCreatesAndRaisesTheGeneration(t *testing.T) {
 			if !slices.Equal(names, []string{"groups", "lock", "superblock", "trash"}) {
 				t.Errorf("layout is %q", names)
 			}
-			opts.Store, opts.Shard = uuid.Nil, "" // accepts the existing volume
+			opts.Store, opts.Shard = uuid.Nil, "" // without a store and a shard, Open accepts any existing volume
 			if sb := openOnce(t, opts); sb.Store != storeA || sb.Shard != "s0" || sb.Generation != 5 {
 				t.Errorf("superblock is %+v", sb)
 			}
@@ -217,9 +217,9 @@ func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 	}
 }
 
-// openAndWatch opens the volume twice on m. At every crash point, and for every choice of surviving writes, it must be
-// possible to open the volume after a power cut. It must be the same volume, with a higher generation than any Open has
-// returned.
+// openAndWatch opens the volume twice on m. It simulates a power cut after each operation, with every choice of the
+// writes that survive. After each power cut it must be possible to open the volume, with its identity unchanged and
+// with a generation higher than that of any earlier Open.
 func openAndWatch(t *testing.T, m *vfstest.Mem, opts Options, returned Superblock) (points int) {
 	t.Helper()
 	m.AfterOp(func(op vfstest.Op) {
@@ -275,7 +275,7 @@ func TestRule7_GenerationSurvivesEveryCrashPointOnAFullDisk(t *testing.T) {
 			if damaged >= 0 {
 				flip(t, m, damaged*copyBytes+100, 0)
 			}
-			m.SetCapacity(fileBytes) // exactly the size of the superblock
+			m.SetCapacity(fileBytes) // the superblock leaves no free space on the disk
 			if s, err := m.Space("/v"); err != nil || s.FreeBytes != 0 {
 				t.Fatal(s, err)
 			}
@@ -318,7 +318,7 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 			if after.Volume != sb.Volume || after.Generation < sb.Generation {
 				t.Fatalf("%s number %d: superblock was %+v, is %+v", kind, skip, sb, after)
 			}
-			sb = openOnce(t, opts) // works, because nothing is locked or unfinished
+			sb = openOnce(t, opts) // a failed Open leaves nothing locked or unfinished
 			if sb.Generation <= after.Generation {
 				t.Fatalf("generation %d after %d", sb.Generation, after.Generation)
 			}
@@ -342,7 +342,8 @@ func TestGroupsListsFoldersOfGroups(t *testing.T) {
 		must.OK(t, m.MkdirAll(v.GroupDir(g)))
 	}
 	must.OK(t, m.MkdirAll("/v/groups/notes"))
-	must.OK(t, m.MkdirAll("/v/groups/{aaaaaaaa-0000-4000-8000-000000000001}")) // uuid.Parse would accept it
+	// uuid.Parse accepts this name, but Groups must not.
+	must.OK(t, m.MkdirAll("/v/groups/{aaaaaaaa-0000-4000-8000-000000000001}"))
 	groups, err := v.Groups()
 	must.OK(t, err)
 	if !slices.Equal(groups, []uuid.UUID{storeA, storeB}) {

@@ -41,7 +41,7 @@ func Look(path string) (found string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = f.Close() }() // an error loses nothing, because the file was only read
+	defer func() { _ = f.Close() }() // the file was only read, so an error of Close loses nothing
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return "", fmt.Errorf("%s: its size: %w", path, err)

@@ -68,7 +68,8 @@ func TestLookRecognizesSignatures(t *testing.T) {
 	}
 }
 
-// TestLookFailsWithoutADisk checks that a disk that cannot be read does not count as blank.
+// TestLookFailsWithoutADisk checks that Look returns an error for a disk that it cannot read, and does not call the
+// disk blank.
 func TestLookFailsWithoutADisk(t *testing.T) {
 	for path, says := range map[string]string{
 		sparse(t, 0):                       "has no bytes",

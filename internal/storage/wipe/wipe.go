@@ -55,7 +55,7 @@ func Device(path string) (Report, error) {
 	if err != nil {
 		return report, fmt.Errorf("open the disk for itself alone: %w", err)
 	}
-	defer func() { _ = f.Close() }() // all data was synced, or an error is returned
+	defer func() { _ = f.Close() }() // Close cannot lose data, because all writes were synced before
 	info, err := f.Stat()
 	if err != nil {
 		return report, err

@@ -21,7 +21,7 @@ type Group struct {
 	w          *Writer
 	history    []format.Entry // entry i has the index i + 1
 	dropped    map[uint64]bool
-	data       map[uint64][]byte // data of puts, by index, if the data are in blobs
+	data       map[uint64][]byte // data of puts whose data is in a blob, by index of the put
 	newHoles   []object.Hole
 	archived   uint64 // the group is archived up to this index
 	rolled     uint64 // the group is in segments up to this index

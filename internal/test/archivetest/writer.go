@@ -24,7 +24,7 @@ var Begin = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 type Writer struct {
 	Bucket bucket.Bucket
 	Store  uuid.UUID
-	Key    object.Key // encrypts all objects; zero: not encrypted
+	Key    object.Key // key with which all objects are encrypted; the zero key leaves them unencrypted
 	Groups []*Group
 
 	t        testing.TB

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Run runs a test in a bubble with its own network. Everything that the test starts has stopped when Run returns. The
-// functions that the inner test registers with t.Cleanup also run in the bubble.
+// Run runs a test in a bubble with its own network. When Run returns, everything that the test has started must have
+// stopped. Functions that the test registers with t.Cleanup run inside the bubble, too.
 func Run(t *testing.T, test func(t *testing.T, network *Net)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, NewNet()) })
@@ -112,7 +112,8 @@ func (n *Net) Dial(ctx context.Context, at string) (net.Conn, error) {
 	}
 }
 
-// Target returns the name with which grpc.NewClient reaches an address of this network without a lookup.
+// Target returns the target to pass to grpc.NewClient for an address of this network. gRPC does not look up this
+// target in DNS.
 func Target(at string) string { return "passthrough:///" + at }
 
 // Dialer returns the option of grpc.NewClient that dials through this network.

@@ -44,9 +44,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.told("write", err)
 }
 
-// told returns err, unless err means that a pipe is closed because this end was closed. In that case, told returns an
-// error with the same message as a socket's error, so that clients can distinguish it from a connection refused by the
-// other end.
+// told replaces the error of a pipe that was closed from this end by the error that a closed socket returns, so that
+// clients can tell it from a connection that the other end has closed. It returns any other error unchanged.
 func (c *conn) told(op string, err error) error {
 	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
 		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
@@ -101,7 +100,7 @@ func newHalf() *half {
 	return h
 }
 
-// change calls set() to change the state, and wakes the waiting reads and writes.
+// change calls set(), which changes the state, and then wakes the waiting reads and writes.
 func (h *half) change(set func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -162,7 +161,8 @@ func (h *half) setDeadline(d *deadline, at time.Time) {
 		}
 		var own *time.Timer
 		own = time.AfterFunc(left, func() {
-			h.change(func() { d.passed = d.passed || d.timer == own }) // no effect if the timer was replaced
+			// If the timer was replaced in the meantime, it must not end the new deadline.
+			h.change(func() { d.passed = d.passed || d.timer == own })
 		})
 		d.timer = own
 	})
