@@ -10,8 +10,9 @@ import (
 
 func seededNoise(seed uint64) *noise { return &noise{random: rand.New(rand.NewPCG(seed, 1))} }
 
-// TestNoiseDelaysReadsWithoutVirtualTime requires that noise draws each kind of delay within its limits, that a seed
-// determines the delays, and that they change neither the bytes nor the virtual time.
+// TestNoiseDelaysReadsWithoutVirtualTime checks that noise draws every kind of delay, each within its limits, that
+// the same seed gives the same delays, and that the delays neither change the bytes that are read nor take virtual
+// time.
 func TestNoiseDelaysReadsWithoutVirtualTime(t *testing.T) {
 	n, same := seededNoise(7), seededNoise(7)
 	yielded, spun, nothing := 0, 0, 0

@@ -11,7 +11,8 @@ import (
 // pieceBytes is the number of bytes that Slow lets pass at each tick.
 const pieceBytes = 10
 
-// with creates a fault from a function that handles a request. The function calls fire when the fault has occurred.
+// with turns a function that handles a request into a Fault. The function must call fire() when the fault has taken
+// effect.
 func with(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool) *Fault {
 	f := &Fault{}
 	f.serve = func(p *Proxy, w http.ResponseWriter, r *http.Request) bool {
@@ -71,8 +72,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// changed forwards a request, and responds with the body that the function change returns. The fault counts as fired if
-// change returns true.
+// changed forwards a request, and sends the body that the function change returns in place of the original one. The
+// fault counts as fired if change returns true.
 func changed(change func(a *answer) ([]byte, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, err := p.forward(r, r.Body)
@@ -127,7 +128,7 @@ func Flipped(at int) *Fault {
 	})
 }
 
-// instead responds with a remembered response, if there is one for the request.
+// instead responds with an earlier response that find() returns. If find() returns none, the request is forwarded.
 func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, ok := find(p, r)

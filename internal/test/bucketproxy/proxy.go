@@ -74,7 +74,7 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Set sets the fault that later requests meet. With nil, there is no fault.
+// Set makes the proxy inject a fault into all later requests. With nil, requests are forwarded without a fault.
 func (p *Proxy) Set(f *Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,8 +179,8 @@ func drop(w http.ResponseWriter) {
 // Fault is a fault that the proxy injects into matching requests.
 type Fault struct {
 	match func(*http.Request) bool
-	// serve responds to a request, and counts the fault as fired before the client can notice it. If serve does nothing,
-	// it returns false, and the request is forwarded.
+	// serve responds to a request. It must count the fault as fired before the client can notice the fault. If serve
+	// returns false, it has done nothing, and the request is forwarded.
 	serve func(p *Proxy, w http.ResponseWriter, r *http.Request) bool
 	fired atomic.Int64
 }

@@ -26,11 +26,12 @@ type fact struct {
 	id          int64
 	data        uint32 // CRC of the record's data
 	request     [16]byte
-	remembered  format.Request // identifies a put or delete, even if compaction kept nothing else of it
+	remembered  format.Request // request of a put or delete; for a superseded one, compaction may keep nothing else
 }
 
-// agrees reports whether two logs hold compatible entries at one index. Each copy compacts on its own schedule, so one
-// copy may keep only the remembered request of a superseded write where another copy still has the whole write.
+// agrees reports whether two logs hold compatible entries at one index. Each copy is compacted on its own schedule.
+// So one copy may still have a whole write, while another copy has only its request, because the write was
+// superseded.
 func (f fact) agrees(other fact) bool {
 	if (f.kind == format.KindRequest) != (other.kind == format.KindRequest) {
 		return f.term == other.term && f.remembered == other.remembered
@@ -46,9 +47,9 @@ type logOf struct {
 	last   uint64         // index of the last entry that was read
 }
 
-// agree stops the shards and compares the logs of each group's replicas at the indexes for which both logs still have
-// entries. All replicas must have the same entry at every index, and the same newest version of every record, which
-// must be the version that the last reads returned.
+// agree stops the shards and compares the logs of each group's replicas. At every index for which two logs still have
+// entries, the entries must be equal. For every record, all replicas must have the same newest version, and it must
+// be the one that the last reads returned.
 func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	for _, h := range s.shards {
 		if err := h.stop(); err != nil {
@@ -100,7 +101,8 @@ func readLog(shard, dir string) (*logOf, string, error) {
 	}
 	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
 	for _, segment := range m.Segments {
-		log.cut(segment.FirstIndex) // compaction may have removed all entries that a leader wrote to this segment
+		// Even if compaction has removed every entry that this leader wrote, its first index shows what it truncated.
+		log.cut(segment.FirstIndex)
 		if err := log.read(path.Join(dir, format.SegmentName(segment.Number)), segment.ID); err != nil {
 			return nil, "", err
 		}
@@ -159,7 +161,8 @@ func (l *logOf) cut(from uint64) {
 	l.last = min(l.last, from-1)
 }
 
-// differ returns an error that describes where two logs of a group differ.
+// differ looks for an index at which two logs of a group have different entries, and returns an error that describes
+// it.
 func differ(g int, a, b *logOf) error {
 	for index, f := range a.facts {
 		if other, both := b.facts[index]; both && !f.agrees(other) {
@@ -178,7 +181,7 @@ func differ(g int, a, b *logOf) error {
 	return nil
 }
 
-// holds returns an error that names a record whose newest version differs from the one that the last reads returned.
+// holds returns an error if the newest version of a record in the log is not the one that the last reads returned.
 func (l *logOf) holds(g int, newest map[int64]uint64) error {
 	for id, f := range l.newest {
 		version, read := newest[id]
@@ -220,8 +223,9 @@ func TestFactsAgree(t *testing.T) {
 	}
 }
 
-// An entry that another leader truncated is ignored, even if compaction has removed everything that this leader wrote
-// in its place. The manifest then gives the index at which the next segment begins.
+// In this log, a leader has truncated an entry of an earlier leader, and compaction has since removed everything that
+// the leader wrote in its place. The truncated entry must still be ignored. The manifest shows what was truncated,
+// because it holds the index at which the leader's segment begins.
 func TestWhatWasTruncatedIsNotReadThoughNothingIsLeftOfTheTruncation(t *testing.T) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),

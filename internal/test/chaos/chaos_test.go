@@ -41,7 +41,7 @@ type config struct {
 // These are the paths of the programs under test.
 var sheafBinary, slowdiskBinary string
 
-// TestMain removes the programs that the function build has compiled.
+// TestMain runs the tests, and then removes the programs that the function build has compiled.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
@@ -54,8 +54,8 @@ func TestMain(m *testing.M) {
 // required reports whether the test must fail on a machine that cannot run it.
 func required() bool { return os.Getenv("SHEAF_CHAOS") == "required" }
 
-// needed skips the test if something that it needs is missing, or fails it if the test is required. The message lists
-// everything that is missing.
+// needed checks that this machine has everything that the test needs. If something is missing, it skips the test, or
+// fails it if the test is required. The message lists everything that is missing.
 func needed(t *testing.T, disks bool) {
 	t.Helper()
 	var missing []string
@@ -142,7 +142,7 @@ func TestChaos(t *testing.T) {
 	live(t, cfg)
 }
 
-// live starts a store, breaks it under load, and judges the result.
+// live starts a store, puts it under load, causes faults, and judges the result.
 func live(t *testing.T, cfg config) {
 	build(t)
 	if cfg.seed == 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// lived generates a possible history of several workers' calls on one record. The calls take effect in the order in
-// which lived generates them.
+// lived generates a history that could really have happened: calls of several workers on one record. The calls take
+// effect in the order in which they are generated.
 func lived(seed uint64, n int) []operation {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var all []operation
@@ -51,8 +51,8 @@ func lived(seed uint64, n int) []operation {
 	return all
 }
 
-// TestTheCheckerTakesWhatCanBe checks that the checker accepts possible histories, including those in which some calls
-// have no response.
+// TestTheCheckerTakesWhatCanBe checks that the checker accepts every history that could really have happened, even if
+// some of its calls have no response.
 func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	for seed := range uint64(50) {
 		all := lived(seed, 150)
@@ -72,8 +72,8 @@ func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	}
 }
 
-// lost removes, from a history, a write whose value a read returned. After that, the read has returned a value that no
-// client wrote.
+// lost removes a write from a history if some read returned the write's value. The history is then impossible,
+// because the read returned a value that no client wrote.
 func lost(all []operation, i int) ([]operation, bool) {
 	o := all[i]
 	read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })
@@ -83,7 +83,7 @@ func lost(all []operation, i int) ([]operation, bool) {
 	return slices.Delete(all, i, i+1), true
 }
 
-// older changes a read so that it returns a version that another version had replaced before the read began.
+// older makes a read return an outdated version, that is, one that had already been replaced when the read began.
 func older(all []operation, i int) ([]operation, bool) {
 	if all[i].verb != get || all[i].seen == 0 {
 		return nil, false
@@ -106,8 +106,8 @@ func older(all []operation, i int) ([]operation, bool) {
 	return all, true
 }
 
-// mutate changes the recorded history of some records, and fails the test if the checker does not notice a change.
-// This proves that the run could have failed.
+// mutate makes the recorded histories of some records impossible, and fails the test if the checker does not notice
+// this. It proves that the run would have failed if a client had really seen such a history.
 func (h *history) mutate(t *testing.T) {
 	byKey := map[int64][]operation{}
 	for _, o := range h.operations {
@@ -138,8 +138,8 @@ func (h *history) mutate(t *testing.T) {
 	}
 }
 
-// mutations turn a possible history into an impossible one. They return false if nothing can be changed at the given
-// place.
+// mutations turn a possible history into an impossible one by changing the call at one position. They return false if
+// this call cannot be changed in such a way.
 var mutations = []struct {
 	name   string
 	change func(all []operation, i int) ([]operation, bool)
@@ -147,8 +147,8 @@ var mutations = []struct {
 	{"an acknowledged write is lost", lost},
 	{"a read gives an older version", older},
 	{"a read misses a record", func(all []operation, i int) ([]operation, bool) {
-		// The value was written before the read began, and no delete overlaps the time between that write and the read's
-		// response.
+		// The read can be changed to "no record" only if a put had certainly finished before the read began, and no delete
+		// could have removed the record between that put and the read.
 		if all[i].verb != get || all[i].seen == 0 {
 			return nil, false
 		}

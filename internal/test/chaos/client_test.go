@@ -30,14 +30,14 @@ type load struct {
 	store   *store
 	history history
 	begun   time.Time
-	keys    [][]int64 // by group: the records in the order in which they are used
+	keys    [][]int64 // for each group, its records in the order in which they are used
 	values  atomic.Uint64
 	calls   atomic.Int64 // number of calls on single records
-	goal    int64        // wanted number of calls; after that the workers slow down
+	goal    int64        // number of calls to make; after that many calls the workers slow down
 	failed  failures
 	clients []*client.Client
-	// damaged is a time. Calls that began before that time may receive an error about bad bytes, because a fault has
-	// damaged a disk, and the bytes remain bad until they are repaired.
+	// damaged is the time until which calls are affected by a fault that damages a disk. A call that began before this
+	// time may return an error about bad bytes, even later, because the bytes remain bad until they are repaired.
 	damaged atomic.Int64
 
 	halt chan struct{} // closed when no new call may begin
@@ -45,8 +45,8 @@ type load struct {
 	wait sync.WaitGroup
 }
 
-// keysAtOnce is the number of records in each group that are in use at a time. After keyCalls calls, a new record
-// replaces one of them.
+// Each group has keysAtOnce records in use at any time. One of them is replaced by a new record after every keyCalls
+// calls.
 const (
 	keysAtOnce = 3
 	keyCalls   = 250
@@ -151,7 +151,7 @@ func (w *worker) key() int64 {
 	return of[(from+w.random.IntN(keysAtOnce))%len(of)]
 }
 
-// call is an operation in progress. It may take several tries, all with one request id.
+// call is an operation that a worker performs. It may take several attempts, all of which have the same request id.
 type call struct {
 	operation
 	requestID []byte
@@ -209,8 +209,8 @@ func valueOf(b []byte) (uint64, error) {
 	return value, nil
 }
 
-// finish retries a call until the call is answered, definitely refused, or abandoned. It abandons only calls that may
-// have been applied, and only some of these.
+// finish retries a call until it is answered or definitely refused. If an earlier attempt may have been applied,
+// finish sometimes gives up instead and leaves the outcome of the call unknown.
 func (w *worker) finish(c *call) {
 	c.begin = w.load.now()
 	w.tryAgain(c, w.try(c))
@@ -223,7 +223,7 @@ func (w *worker) tryAgain(c *call, err error) {
 		plain := c.verb != get && c.ifVersion == 0 && !c.ifAbsent
 		switch {
 		case c.verb != get && !c.unknown:
-			return // definitely not applied
+			return // the call was definitely not applied, so the history does not contain it
 		case c.verb == get:
 			return
 		case plain && w.random.IntN(5) == 0 || w.load.ctx.Err() != nil:
@@ -244,7 +244,7 @@ func (w *worker) tryAgain(c *call, err error) {
 	w.load.history.add(c.operation)
 }
 
-// try tries the call once. It returns nil if it has stored a response in the operation.
+// try makes one attempt at a call. It returns nil if it has stored the response in the operation.
 func (w *worker) try(c *call) error {
 	timeout := time.Second + time.Duration(w.random.Int64N(int64(9*time.Second)))
 	ctx, cancel := context.WithTimeout(w.load.ctx, timeout)
@@ -319,7 +319,7 @@ func (w *worker) takeWrite(c *call, version string, err error) error {
 	return nil
 }
 
-// version parses a version as a number. The versions of one record grow.
+// version parses a version as a number. Later versions of a record must have greater numbers.
 func (w *worker) version(c *call, version string) uint64 {
 	if version == "" {
 		return 0
@@ -331,7 +331,7 @@ func (w *worker) version(c *call, version string) uint64 {
 	return n
 }
 
-// mustNotBe records a violation if no fault of this test explains the error.
+// mustNotBe records a violation if an attempt fails with an error that no fault of this test can cause.
 func (w *worker) mustNotBe(c *call, err error) {
 	if errors.Is(err, client.ErrDataLoss) && c.begin <= w.load.damaged.Load() {
 		return
@@ -357,7 +357,7 @@ func (w *worker) mustNotBe(c *call, err error) {
 	w.load.history.violate("%v: an error of no kind that a client expects: %v", c.operation, err)
 }
 
-// several returns calls on different records.
+// several returns calls for one batch, each on a different record.
 func (w *worker) several() (calls []*call) {
 	used := map[int64]bool{}
 	for range batchItems {
@@ -370,7 +370,7 @@ func (w *worker) several() (calls []*call) {
 	return calls
 }
 
-// putMany writes with BatchPut. It then retries each put without a response as a single call.
+// putMany writes a batch with BatchPut. Each put of the batch that gets no response is then retried as a single call.
 func (w *worker) putMany() {
 	calls := w.several()
 	var items []client.PutItem
@@ -420,7 +420,7 @@ func (w *worker) getMany() {
 	w.load.calls.Add(int64(len(calls)))
 }
 
-// used returns the ids of the records that calls may have reached.
+// used returns the ids of all records that any call may have touched.
 func (l *load) used() (ids []int64) {
 	last := int(l.calls.Load())/(keyCalls*len(l.keys)) + keysAtOnce + 1
 	for _, of := range l.keys {

@@ -16,9 +16,10 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// damageCopy damages one of three copies while that copy's shard is down. It zeroes or truncates a segment. `sheaf
-// verify` on the volume must name the file. `sheaf verify` on the group must name the shard, unless the shard found the
-// damage when it started. No scan may return an earlier version of a record. The copy must be repaired.
+// damageCopy takes one of a group's three copies, and zeroes or truncates a segment of it while the copy's shard is
+// down. `sheaf verify` on the volume must then name the file. `sheaf verify` on the group must name the shard, unless
+// the shard has found the damage itself when it started. No scan may return an outdated version of a record. Finally,
+// the copy must be repaired.
 func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	all, err := n.survey()
 	if err != nil {
@@ -33,7 +34,7 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := n.ballast(group); err != nil { // superseded versions, which a scan must not return
+	if _, err := n.ballast(group); err != nil { // these versions will be superseded, so a scan must not return them
 		return "", err
 	}
 	round, err := n.ballast(group)
@@ -107,7 +108,7 @@ func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment st
 			return "", "", err
 		}
 		at += ballastBytes / 2
-		if round/2%2 == 1 { // the first time, choose damage that a start does not notice
+		if round/2%2 == 1 { // the first time, choose damage that a shard does not notice when it starts
 			how = fmt.Sprintf("%s on shard %s zeroed from %d on for 4 KiB", filepath.Base(path), victim.name, at)
 			_, err = file.WriteAt(make([]byte, 4096), int64(at))
 		} else {
@@ -133,7 +134,8 @@ func (n *nemesis) verifyGroup(name string) (string, error) {
 	return n.hub.run(sheafBinary, "group", "verify", name, "--server", n.gateways[0].machine.address+":7600")
 }
 
-// scanBallast scans a group. The ballast must be that of this round. It may be missing only if the scan reports damage.
+// scanBallast scans a group and checks its ballast records, which must have the data of the given round. A record may
+// be missing only if the scan reports damage.
 func (n *nemesis) scanBallast(group int, round uint64) error {
 	ids := n.ballastOf(group)
 	return await("a scan of the group ends", time.Minute, func() error {

@@ -53,7 +53,7 @@ func (m *machine) unmount(at string) error {
 // slowDisk is a disk whose speed can be set, because hack/kube/slowdisk serves its image.
 type slowDisk struct {
 	rate string // path of the file that sets the rate
-	file string // path inside the machine of the file behind the loop device
+	file string // file that is the image of the loop device, as a path inside the machine
 	at   string // mount point inside the machine
 	m    *machine
 }
@@ -78,8 +78,8 @@ func (m *machine) mountSlowDisk(bytes int64) string {
 	return m.slow.at
 }
 
-// mountAgain remounts the disk, because a file system refuses everything after an error until it is mounted again. No
-// process may use the disk in the meantime.
+// mountAgain unmounts the disk and mounts it again. This is necessary because, after an error, a file system refuses
+// all access until it is mounted again. No process may use the disk in the meantime.
 func (s *slowDisk) mountAgain() error {
 	if err := s.m.unmount(s.at); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (m *machine) fill(at string) error {
 	if err != nil {
 		return err
 	}
-	for size := 1 << 20; err == nil || size > 1; { // down to one byte, so that no space remains
+	for size := 1 << 20; err == nil || size > 1; { // ever smaller pieces, down to one byte, fill the disk completely
 		if _, err = file.Write(make([]byte, size)); err != nil {
 			size /= 2
 		}
@@ -127,7 +127,7 @@ func (m *machine) fill(at string) error {
 	return nil
 }
 
-// releaseSpace removes what fill wrote.
+// releaseSpace removes the file that fill wrote.
 func (m *machine) releaseSpace(at string) error {
 	return os.Remove(m.path(filepath.Join(at, "filler")))
 }

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// setState sets the wanted state of the shard in etcd, as the operator does.
+// setState writes the wanted state of the shard to etcd, as the operator would.
 func (n *nemesis) setState(victim *server, state placement.ShardState) error {
 	cfg := clientv3.Config{DialOptions: n.dialOptions(), DialTimeout: 5 * time.Second}
 	for _, e := range n.etcds {
@@ -146,7 +146,7 @@ func (n *nemesis) failDisk(victim *server) (words string, err error) {
 		finding.GroupReadOnly, finding.GroupFailed); err != nil {
 		return "", err
 	}
-	time.Sleep(time.Until(at.Add(holdAtLeast))) // the length of the fault is under test
+	time.Sleep(time.Until(at.Add(holdAtLeast))) // the fault must last for at least this time
 	length := time.Since(at)
 	alive := victim.alive()
 	disk.set("off")

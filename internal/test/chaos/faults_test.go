@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// holdAtLeast is longer than an election (at most 2 s), and longer than a shard's registration remains in etcd after
-// its last renewal (6 s).
+// holdAtLeast is long enough for an election (at most 2 s), and for the registration of a shard to expire in etcd (6
+// s after its last renewal).
 const holdAtLeast = 8 * time.Second
 
 // othersLead waits until other shards lead all the given groups.
@@ -77,7 +77,7 @@ func (n *nemesis) kill(victim *server) (string, error) {
 		await("shard "+victim.name, 2*time.Minute, victim.ready)
 }
 
-// killWithoutEtcd kills a shard, which cannot serve again before etcd is back.
+// killWithoutEtcd kills a shard while etcd is stopped. The shard cannot serve again until etcd is back.
 func (n *nemesis) killWithoutEtcd() error {
 	all, err := n.survey()
 	if err != nil {
@@ -127,7 +127,7 @@ func hold(p *process, atLeast time.Duration, until func() error) (length time.Du
 	if err := until(); err != nil {
 		return 0, err
 	}
-	time.Sleep(time.Until(at.Add(atLeast))) // the length of the stop is under test
+	time.Sleep(time.Until(at.Add(atLeast))) // the process must be stopped for at least this time
 	if state := p.state(); state != "T" {
 		return 0, fmt.Errorf("it went on by itself: its state is %s", state)
 	}
@@ -180,7 +180,7 @@ func (n *nemesis) isolate(victim *server, d direction) (string, error) {
 	if led == nil && len(groups) > 0 {
 		led = n.expects(at, "shard "+victim.name, finding.ShardSilent, finding.CopySilent)
 	}
-	time.Sleep(time.Until(at.Add(holdAtLeast))) // the length of the partition is under test
+	time.Sleep(time.Until(at.Add(holdAtLeast))) // the partition must last for at least this time
 	length := time.Since(at)
 	dropped, err := victim.machine.reconnect()
 	if err := errors.Join(led, err); err != nil {
@@ -214,7 +214,7 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 		answers <- answer{took, err}
 	}()
 	const hang = 4 * time.Second
-	time.Sleep(hang) // the length of the hang is under test
+	time.Sleep(hang) // the disk must hang for this time
 	disk.set("512K")
 	first := <-answers
 	if first.err != nil || first.took < hang-time.Second {
@@ -257,7 +257,8 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 	}
 	refused := ""
 	if err := await("a write is refused for want of room", time.Minute, func() error {
-		if err := victim.machine.fill(victim.disk); err != nil { // fills the space that compaction has freed
+		// Compaction may have freed space since the last attempt, so fill it again.
+		if err := victim.machine.fill(victim.disk); err != nil {
 			return err
 		}
 		reason, err := n.probe(victim, []byte("probe"))
@@ -296,8 +297,8 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 	return fmt.Sprintf("%d MiB free were filled to %d bytes; %s", freeBefore>>20, least, refused), nil
 }
 
-// probe puts a record directly to a shard, into a group that it leads, and returns the reason of a refusal. The record
-// has a negative id, which no worker uses.
+// probe puts a record directly to a shard, into a group that the shard leads. If the shard refuses it, probe returns
+// the reason. The record has a negative id, because no worker uses these.
 func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) {
 	groups := n.ledBy(victim)
 	if len(groups) == 0 {
@@ -358,7 +359,8 @@ func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 	return n.refused(p, victim, "is live on")
 }
 
-// refused waits until a twin has exited on its own with the given words in its log, while the first process serves.
+// refused waits until the second process of a shard (a twin) has exited on its own and has logged the given words,
+// while the first process continues to serve.
 func (n *nemesis) refused(p *process, first *server, words string) (string, error) {
 	begin := time.Now()
 	select {

@@ -14,31 +14,33 @@ import (
 )
 
 const (
-	// lookSlack is added to a rule's time in a soak, because the doctor's process may start slowly on a busy machine.
+	// In a soak, lookSlack is added to the time that a rule allows, because the process of `sheaf doctor` may start
+	// slowly on a busy machine.
 	lookSlack = 10 * time.Second
-	// lookPatience is added to a rule's time outside a soak, because a slow machine must not fail such a run. A finding
-	// that never appears, or never disappears, still fails the run.
+	// Outside of a soak, lookPatience is added to the time that a rule allows, because a run must not fail just because
+	// the machine is slow. It still fails if a finding never appears or never disappears.
 	lookPatience = 2 * time.Minute
-	// endsLater is a limit. If a rule's time is at least endsLater, chaos does not wait until the finding has disappeared.
+	// If a rule allows a finding to remain for endsLater or longer after its cause is gone, chaos does not wait until
+	// the finding has disappeared.
 	endsLater = time.Minute
 )
 
-// looks counts the findings that `sheaf doctor` was required to report after faults. Only the nemesis goroutine uses
-// it.
+// looks counts the findings that `sheaf doctor` had to report because of faults. Only the nemesis goroutine uses it.
 type looks struct {
 	byKind map[finding.Kind]*lookTimes
-	open   []expected // reported during the current fault
+	open   []expected // findings reported during the current fault
 }
 
-// expected is a finding that a fault has caused.
+// expected is a finding that `sheaf doctor` has reported because of a fault.
 type expected struct {
 	kind finding.Kind
 	who  string // for example "shard a" or "store"
 }
 
 type lookTimes struct {
-	reported, gone         int
-	mostReported, mostGone time.Duration // the longest time after the cause began, and after it ended
+	reported, gone int
+	// Longest time from the start of a cause to the finding, and from the end of the fault until the finding was gone.
+	mostReported, mostGone time.Duration
 }
 
 // doctor returns the findings of `sheaf doctor`. The exit code must be 1 if and only if there is a problem.
@@ -47,7 +49,7 @@ func (n *nemesis) doctor() (found []finding.Finding, err error) {
 	var report struct {
 		Findings []finding.Finding `json:"findings"`
 	}
-	// doctor prints its error message after the JSON.
+	// If doctor fails, it prints its error message after the JSON.
 	if bad := json.NewDecoder(strings.NewReader(out)).Decode(&report); bad != nil {
 		return nil, fmt.Errorf("sheaf doctor: %w: %s", errors.Join(err, bad), out)
 	}
@@ -63,8 +65,9 @@ func isAbout(f *finding.Finding, who string) bool {
 	return f.Where == who || strings.HasSuffix(f.Where, " on "+who) || strings.Contains(f.What, "its copy on "+who+" ")
 }
 
-// look calls doctor until the findings are as wanted. It returns how long after the time since that call began. It
-// fails if a call that begins after the rule's time has passed still shows other findings.
+// look calls doctor repeatedly until the findings are as wanted. It returns the time from the argument since to
+// the beginning of the last call. It fails if the findings are still not as wanted in a call that began after the rule's
+// time was over.
 func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
 	took time.Duration, err error) {
 	limit := within + lookPatience
@@ -79,7 +82,7 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 		switch {
 		case errors.Is(err, errHopeless):
 			return 0, err
-		case err != nil: // a gateway that is overloaded refuses the call, which thus returns no findings
+		case err != nil: // for example, an overloaded gateway may refuse the call
 			if failed, last = failed+1, err; began > limit+lookPatience {
 				return 0, fmt.Errorf("%s: %d calls failed, the last one: %w", what, failed, err)
 			}
@@ -98,9 +101,9 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 	}
 }
 
-// expects requires that `sheaf doctor` reports, in time, a finding of one of the given kinds about the given part of
-// the store. The argument since is the time at which the finding's cause began. The finding must disappear in time
-// after the fault.
+// expects waits until `sheaf doctor` reports a finding about a part of the store (the argument who), of one of the
+// given kinds. It returns an error if this takes longer than the rules allow after the time since, at which the cause
+// of the finding began. It also notes the finding, so that findingsEnd checks that it disappears after the fault.
 func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) error {
 	within := time.Duration(0)
 	for _, kind := range kinds {
@@ -132,8 +135,9 @@ func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) er
 	return nil
 }
 
-// findingsEnd is called when the store is whole again. It returns an error unless the findings that expects() has seen
-// disappear in time, and `sheaf doctor` then finds no problem. If etcd is stopped, the doctor's problems are ignored.
+// findingsEnd is called when a fault has ended and the store is whole again. The findings that expects() has noted
+// must disappear in time, and after that `sheaf doctor` must find no problem. Otherwise findingsEnd returns an error.
+// Problems that doctor reports while etcd is stopped are ignored.
 func (n *nemesis) findingsEnd() error {
 	since := time.Now()
 	open := n.looks.open

@@ -40,15 +40,15 @@ type operation struct {
 	worker     int
 	verb       verb
 	key        int64
-	value      uint64 // put: the value to write
-	ifVersion  uint64 // 0 if the call has no such condition
+	value      uint64 // for a put, the value to write
+	ifVersion  uint64 // required version of the record; 0 if the call does not require one
 	ifAbsent   bool
 	begin, end int64 // nanoseconds since the start; end is never if the outcome is unknown
 
-	version uint64  // the version that was written or read, or that a refusal named as the newest; 0 means no record
+	version uint64  // version that was written or read, or the newest one according to a refusal; 0 means no record
 	seen    uint64  // for a get, the value that was read; 0 means no record
 	refused refusal // reason why nothing was written
-	existed bool    // delete: whether there was a record
+	existed bool    // for a delete, whether there was a record
 }
 
 func (o operation) String() string {
@@ -62,15 +62,16 @@ func (o operation) String() string {
 		o.refused, o.existed)
 }
 
-// record is the state of one record. version is 0 if there is no record, or if the put that created it was never
-// answered.
+// record is the state of one record. Its version is 0 if there is no record, or if the version is unknown because the
+// put that wrote it was never answered.
 type record struct {
 	value   uint64
 	version uint64
-	floor   uint64 // later versions are greater than this
+	floor   uint64 // any version that is written later is greater than this
 }
 
-// has reports whether the newest version may be this one. It also returns the record with this knowledge added.
+// has reports whether the record may have the given version as its newest one. It also returns the record with the
+// version filled in, because it may have been unknown before.
 func (r record) has(version uint64) (bool, record) {
 	switch {
 	case version == 0 || r.value == 0:
@@ -137,8 +138,8 @@ func step(r record, o operation) (bool, record) {
 	return true, record{value: o.value, version: o.version, floor: o.version}
 }
 
-// unanswered returns the record after a call without a response. Only unconditional calls are given up, so the record
-// is unambiguous.
+// unanswered returns the record after a call without a response has taken effect. Workers give up only unconditional
+// calls, so the new content of the record is certain, and only its version is unknown.
 func (r record) unanswered(o operation) record {
 	if o.verb == del {
 		return record{floor: r.floor}
@@ -150,12 +151,12 @@ func (r record) unanswered(o operation) record {
 type history struct {
 	mu         sync.Mutex
 	operations []operation
-	wrong      []string // violations that no order of calls explains, such as wrong bytes and unexpected errors
+	wrong      []string // violations that are wrong in any order of calls, such as wrong bytes and unexpected errors
 	leftOut    map[int64]bool
 }
 
-// leaveOut excludes a record from the judgement, because the run was interrupted while a conditional write had no
-// response.
+// leaveOut excludes a record from the judgement. It is used if the run ends before a conditional write has been
+// answered, because the checker cannot handle such a write.
 func (h *history) leaveOut(key int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -218,8 +219,8 @@ func linearizable(all []operation, patience time.Duration) porcupine.CheckResult
 	return porcupine.CheckOperationsTimeout(model, input, patience)
 }
 
-// narrow returns the last calls of the shortest impossible prefix of a history. The last line is the first call that is
-// inconsistent.
+// narrow finds the shortest impossible prefix of a history, and returns the last calls in it, one per line. The last
+// line is the call that makes the prefix impossible.
 func narrow(all []operation) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b operation) int { return int(min(1, max(-1, a.end-b.end))) })
@@ -239,8 +240,8 @@ func narrow(all []operation) string {
 	return text
 }
 
-// upTo returns the n calls that finished first. It also returns calls that finished later but had already begun,
-// because they may have taken effect.
+// upTo returns the n calls that finished first. It also returns unconditional writes that had begun by then and
+// finished later, because they may already have taken effect.
 func upTo(byEnd []operation, n int) []operation {
 	out := slices.Clone(byEnd[:n])
 	if n == 0 {

@@ -51,8 +51,8 @@ func (r *rig) newMachine(name, address string) *machine {
 	return m
 }
 
-// dropMounts unmounts, inside this machine, the mounts of other processes that its namespace has copied. Otherwise
-// those processes could not unmount them completely before the run finishes.
+// The mount namespace of a machine begins as a copy that contains the mounts of other processes. dropMounts unmounts
+// these in the machine. Otherwise the other processes could not completely unmount them before the run is over.
 func (m *machine) dropMounts() {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
 	must.OK(m.rig.t, err)
@@ -107,7 +107,7 @@ func (m *machine) path(name string) string {
 // remove kills everything that runs in the machine.
 func (m *machine) remove() {
 	if m.slow != nil {
-		m.slow.set("off") // a process that waits for a hanging disk cannot be killed
+		m.slow.set("off") // ends the hang of the disk, because a process that waits for a hanging disk cannot be killed
 	}
 	_ = unix.Close(m.netns)
 	_ = m.stdin.Close()
@@ -144,7 +144,7 @@ func (m *machine) cut(d direction, others []string) error {
 
 var packetsWord = regexp.MustCompile(`counter packets (\d+)`)
 
-// reconnect ends the partition and returns how many packets each of its rules dropped.
+// reconnect ends the partition. For each of its rules, it returns the number of packets that the rule dropped.
 func (m *machine) reconnect() (dropped []int, err error) {
 	text, err := m.run("nft", "list", "table", "inet", "chaos")
 	if err != nil {

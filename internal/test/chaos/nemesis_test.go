@@ -11,13 +11,13 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// span is the period of one fault. The period begins before the fault, and ends when the fault is healed and the store
-// is whole again.
+// span is the time of one fault. It begins before the fault is injected, and ends when the fault is healed and the
+// store is whole again.
 type span struct {
 	kind        string
 	victim      string
 	begin, end  int64
-	led         []string // groups that the victim led before
+	led         []string // groups that the victim led before the fault
 	evidence    string   // shows that the fault took effect
 	failed      int      // number of failed calls
 	gaps, gapsL []time.Duration
@@ -41,12 +41,12 @@ type nemesis struct {
 // fault describes one kind of fault.
 type fault struct {
 	name string
-	etcd bool // needs etcd, at least to make the shard lead a group
-	disk bool // needs disks on loop devices
-	bad  bool // bytes on a disk are bad for a while, and readers may receive errors about them
+	etcd bool // the fault needs a running etcd, for example so that the shard becomes a leader
+	disk bool // the fault needs disks on loop devices
+	bad  bool // the fault damages data on a disk for a while, so readers may receive errors about damaged data
 	// run causes the fault on a shard, checks that it takes effect, and heals it. It returns the evidence in words.
 	run func(n *nemesis, victim *server) (evidence string, err error)
-	// victim chooses the shard. nil means any shard that leads a group.
+	// victim chooses the shard for the fault. If it is nil, any shard that leads a group may be chosen.
 	victim func(n *nemesis) *server
 }
 
@@ -91,8 +91,8 @@ func anyGateway(n *nemesis) *server { return n.gateways[n.random.IntN(len(n.gate
 // etcdStop is the name of the fault that overlaps the others.
 const etcdStop = "etcd-stop"
 
-// chosen returns the faults in a list, or all of them if the list is empty. The second result reports whether etcdStop
-// is among them.
+// chosen returns the faults that a list names, or all faults if the list is empty. The second result tells whether
+// etcdStop is among them.
 func chosen(list string) ([]*fault, bool, error) {
 	if list == "" {
 		return faults, true, nil
@@ -121,7 +121,7 @@ func names(all []*fault) (out []string) {
 	return out
 }
 
-// one causes a fault, and waits until the store is whole again.
+// one injects a single fault, heals it, and waits until the store is whole again.
 func (n *nemesis) one(f *fault) error {
 	all, err := n.survey()
 	if err != nil {
@@ -170,7 +170,7 @@ func (n *nemesis) leading(all map[string][]replica) *server {
 	return some[n.random.IntN(len(some))]
 }
 
-// calm waits until a few calls have been made, all of which should succeed.
+// calm waits until the clients have made a few more calls. No fault is active, so all of these calls should succeed.
 func (n *nemesis) calm() error {
 	before := n.load.history.count()
 	return await("calls go on", time.Minute, func() error {
@@ -195,8 +195,8 @@ func (n *nemesis) next(from []*fault) *fault {
 	return f
 }
 
-// live causes every kind of fault once. It then causes more faults, until the run's time has passed and enough calls
-// were made.
+// live injects every kind of fault once. It then injects more faults until the time of the run is over and enough
+// calls have been made.
 func (n *nemesis) live() error {
 	some, etcd, err := chosen(n.cfg.faults)
 	if err != nil {
@@ -264,7 +264,7 @@ func (n *nemesis) withoutEtcd(some []*fault) error {
 	if err := n.expects(stopped, "store", finding.StoreProblem); err != nil {
 		return err
 	}
-	n.looks.open = nil // etcd remains stopped
+	n.looks.open = nil // this finding stays, because etcd remains stopped
 	before := n.load.history.count()
 	some = slices.DeleteFunc(slices.Clone(some), func(f *fault) bool { return f.etcd || f.name == "full-disk" })
 	n.deck = nil

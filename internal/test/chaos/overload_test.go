@@ -25,26 +25,26 @@ import (
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
-	// burstTakenMax limits the bytes that a burst stores. A gateway gives each put a request id, so compaction keeps the
-	// data on three disks for ten minutes.
+	// burstTakenMax limits the bytes that a burst stores. Their data remains on three disks for ten minutes, because
+	// compaction keeps every put that has a request id, and a gateway gives each put one.
 	burstTakenMax = 32 << 20
-	burstRefusals = 20              // required number of refusals
-	burstLasts    = 7 * time.Second // duration after these refusals; longer than the workers retry most calls
+	burstRefusals = 20              // a burst must cause at least this many refusals
+	burstLasts    = 7 * time.Second // the burst continues for this time, which is longer than workers retry most calls
 
-	overloadedRate = "1M"         // bytes per second, so few that the disk's groups are easy to overload
-	overloaded     = "OVERLOADED" // the reason of a refusal
+	overloadedRate = "1M"         // bytes per second; so slow that the groups on the disk are easy to overload
+	overloaded     = "OVERLOADED" // the reason that a refusal gives
 )
 
 // burst is a set of callers that put to one group through the gateways, as fast as their puts are answered.
 type burst struct {
-	taken, bytes, refused, failed atomic.Int64 // bytes is the data size of the accepted puts
+	taken, bytes, refused, failed atomic.Int64 // bytes counts the data of the accepted puts
 	numbers                       atomic.Int64 // numbers of the puts, used as their timestamps
 	cancel                        context.CancelFunc
 	wait                          sync.WaitGroup
 	conns                         []*grpc.ClientConn
 
 	mu   sync.Mutex
-	told map[int64][]int64 // by record: the puts that were refused as OVERLOADED
+	told map[int64][]int64 // for each record, the puts that were refused as OVERLOADED
 }
 
 // newBurst begins a burst. Its records have negative ids, which no worker uses.
@@ -73,7 +73,7 @@ func (n *nemesis) newBurst(group int) (*burst, error) {
 	return b, nil
 }
 
-// put makes puts until the burst ends. After a refusal, it makes another put after a short pause.
+// put sends one put after another until the burst ends. After a refused put, it pauses briefly.
 func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int64, data []byte) {
 	for ctx.Err() == nil && b.bytes.Load() < burstTakenMax {
 		number := b.numbers.Add(1)
@@ -97,7 +97,7 @@ func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int
 	}
 }
 
-// refusedIsNotThere records a violation if a put that was refused as OVERLOADED was nevertheless stored.
+// refusedIsNotThere records a violation if the store holds data of a put that was refused as OVERLOADED.
 func (n *nemesis) refusedIsNotThere(b *burst) error {
 	for id, told := range b.told {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -212,7 +212,7 @@ func (b *burst) words(group int) string {
 		b.refused.Load(), b.failed.Load())
 }
 
-// of returns the number of failures of one kind.
+// of returns how many calls failed with one kind of error.
 func (f *failures) of(what string) (count int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The length of a pause is close to a lease and to an election timeout (1 to 2 s).
+// The pauses are about as long as a lease or an election timeout (1 to 2 s).
 const (
 	pauses     = 6
 	pauseLeast = 500 * time.Millisecond
@@ -23,13 +23,14 @@ func (n *nemesis) pause(victim *server) (string, error) {
 			return "", err
 		}
 		words += fmt.Sprintf(" %.1f", took.Seconds())
-		time.Sleep(time.Duration(n.random.Int64N(int64(pauseLeast)))) // the shard runs for a moment
+		time.Sleep(time.Duration(n.random.Int64N(int64(pauseLeast)))) // lets the shard run for a moment
 		changes += max(0, len(before)-len(n.ledBy(victim)))
 	}
 	return fmt.Sprintf("stopped for%s s, and lost the lead of %d groups by it", words, changes), nil
 }
 
-// stopGateway stops a gateway with SIGSTOP. The calls that the gateway had accepted continue when the gateway does.
+// stopGateway stops a gateway with SIGSTOP and lets it continue later. The calls that it had accepted before then
+// continue as well.
 func (n *nemesis) stopGateway(victim *server) (string, error) {
 	before := n.load.history.count()
 	length := pauseLeast + time.Duration(n.random.Int64N(int64(holdAtLeast)))
@@ -60,7 +61,7 @@ func (n *nemesis) killGateway(victim *server) (string, error) {
 		await(victim.name, time.Minute, victim.ready)
 }
 
-// answered waits until the given number of further calls has been answered.
+// answered waits until the given number of calls, in addition to those before, has been answered.
 func (n *nemesis) answered(before, calls int) error {
 	return await("calls are answered meanwhile", time.Minute, func() error {
 		if now := n.load.history.count(); now < before+calls {

@@ -17,14 +17,15 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Ballast records have their own ids, below the ids of the workers, bursts and probes.
+// Ballast records have ids of their own, which are below those of the workers, bursts and probes.
 const (
 	ballastFirst   = -1_000_000_000
 	ballastRecords = 4
-	ballastBytes   = 400 << 10 // bytes of one record; together they exceed a segment's size
+	ballastBytes   = 400 << 10 // bytes of one record; a group's ballast is larger than a segment
 )
 
-// ballastData returns a ballast record's data in a round. It is text, so that it can be found in a segment.
+// ballastData returns the data of a ballast record in one round. The data is text, so that it can be found in a
+// segment.
 func ballastData(id int64, round uint64) []byte {
 	line := fmt.Sprintf("ballast %d of round %d;", id, round)
 	out := make([]byte, 0, ballastBytes+len(line))
@@ -66,13 +67,13 @@ func (n *nemesis) ballast(group int) (round uint64, err error) {
 // its records are small, and more than 1 MiB if the records are ballast.
 const (
 	stalledMax   = 510
-	stalledKinds = 6        // open opens one stream of each kind in rotation
-	window       = 64 << 10 // bytes that the caller accepts
+	stalledKinds = 6        // number of kinds of streams among which open rotates
+	window       = 64 << 10 // unread bytes that the caller accepts on a stream
 )
 
-// stallReaders opens scans, batches of reads and watches at a shard without reading them, until the shard has no memory
-// for another response. Puts must still succeed. The callers keep their connection for a while, like callers that hang,
-// and then close it.
+// stallReaders opens scans, batch reads and watches on a shard and does not read their responses, until the shard has
+// no memory left for another response. Puts must still succeed then. The callers first keep their connection open, as
+// if they hung, and then close it.
 func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 	group, err := n.ledWithBallast(victim)
 	if err != nil {

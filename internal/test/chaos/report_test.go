@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// report computes how each fault affected the calls, and returns a table.
+// report returns a table that shows how each fault affected the calls.
 func (n *nemesis) report() string {
 	successes := n.load.successes(n.cfg.groups)
 	n.load.failed.mu.Lock()
@@ -98,7 +98,7 @@ func longestGap(times []int64, begin, end int64) time.Duration {
 	return time.Duration(longest)
 }
 
-// summary returns one line that describes the content of the history.
+// summary describes the content of the history in one line.
 func (l *load) summary() string {
 	l.history.mu.Lock()
 	defer l.history.mu.Unlock()

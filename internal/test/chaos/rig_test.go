@@ -23,10 +23,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// rig is what a run creates on this machine: a folder, and processes that hold unnamed namespaces. Only the folder has
-// a name that other processes can see, so two runs cannot collide. The kernel removes each namespace with the last
-// process in it, and kills all these processes if the test's process exits for any reason. The test removes the folder.
-// If the test is killed, the janitor removes the folder.
+// rig is everything that a run creates on this machine: a folder, and processes that hold unnamed namespaces. Two
+// runs cannot collide, because only the folder has a name that other processes can see. The kernel removes each
+// namespace when its last process exits. If the test's process exits for any reason, the kernel kills all of these
+// processes. The test itself removes the folder. If the test is killed, the janitor removes the folder instead.
 type rig struct {
 	t       *testing.T
 	dir     string
@@ -52,8 +52,8 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(r.remove)
 	r.own, err = unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	must.OK(t, err)
-	// The kernel kills a child when the thread that started it exits. Therefore one thread, which never exits, starts all
-	// children.
+	// When a thread exits, the kernel kills the child processes that the thread has started. Therefore a single thread,
+	// which never exits, starts all of them.
 	go func() {
 		runtime.LockOSThread()
 		for do := range r.starter {
@@ -164,7 +164,7 @@ func detachLoops(dir string) {
 	}
 }
 
-// start starts a command on the thread that never exits.
+// start starts a command on the thread that never exits, so that the kernel does not kill the command too early.
 func (r *rig) start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -189,7 +189,8 @@ func (r *rig) command(args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// dial connects from the hub, because a socket remains in the namespace in which it was created.
+// dial connects from the hub's network namespace. The thread enters that namespace only to create the socket, because
+// a socket stays in the namespace in which it was created.
 func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	type answer struct {
 		conn net.Conn
@@ -206,7 +207,7 @@ func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, erro
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		if back := unix.Setns(r.own, unix.CLONE_NEWNET); back == nil {
 			runtime.UnlockOSThread()
-		} // without an unlock, the thread exits with this goroutine
+		} // if the thread could not return, it stays locked, and exits together with this goroutine
 		answers <- answer{conn, err}
 	}()
 	a := <-answers
@@ -307,7 +308,7 @@ func (p *process) alive() bool {
 	}
 }
 
-// await repeats a check until the condition holds.
+// await calls holds() repeatedly until it returns nil.
 func await(what string, patience time.Duration, holds func() error) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -322,5 +323,5 @@ func await(what string, patience time.Duration, holds func() error) error {
 	}
 }
 
-// errHopeless makes await give up early.
+// An error that wraps errHopeless makes await give up before its time is over.
 var errHopeless = errors.New("and it will not")

@@ -32,8 +32,8 @@ type store struct {
 	etcds    []*server
 	gateways []*server
 	shards   []*server
-	spare    *machine // the machine on which a twin runs
-	common   []string // arguments of gateways and shards
+	spare    *machine // machine for the second process of a shard (a twin)
+	common   []string // arguments that all gateways and shards receive
 }
 
 // server is a program of the store that is started repeatedly with the same arguments.
@@ -43,8 +43,8 @@ type server struct {
 	name    string
 	args    []string
 	http    string
-	dir     string // shard: folder of the volume
-	disk    string // shard: mount point of the disk
+	dir     string // for a shard, the folder of its volume
+	disk    string // for a shard, the mount point of its disk
 	conn    *grpc.ClientConn
 	admin   recordv1.AdminServiceClient
 }
@@ -257,8 +257,8 @@ func led(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// whole returns an error that describes faults of the replicas. Each group must have all its copies, all of them must
-// serve, and one must lead.
+// whole returns an error that describes what the replicas lack. Each group must have all its copies, all copies must
+// serve, and one of them must lead.
 func (s *store) whole(all map[string][]replica) error {
 	var errs []error
 	for g := range s.cfg.groups {

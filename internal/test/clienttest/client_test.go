@@ -32,7 +32,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// both runs a test through the gateway and directly, each time on a new store.
+// both runs a test twice, with a client of the gateway and with a client that calls the shards directly. Each run has
+// a new store.
 func both(t *testing.T, cfg storetest.Config, run func(t *testing.T, s *storetest.Server, c *client.Client)) {
 	t.Helper()
 	for _, direct := range []bool{false, true} {
@@ -179,7 +180,8 @@ func TestWrongInputIsRefused(t *testing.T) {
 	})
 }
 
-// pattern returns n pseudo-random bytes, which are the same for the same n. With them, a test notices misplaced data.
+// pattern returns n pseudo-random bytes, so that a test notices data that is misplaced. The bytes are the same in
+// each call with the same n.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	x := uint32(n)
@@ -225,7 +227,7 @@ func TestUploadFromAReader(t *testing.T) {
 	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		data := pattern(3<<20 + 1)
-		// The data comes from a reader with Seek, or from one without.
+		// Data may come from a reader that implements io.Seeker, or from one that does not.
 		for name, from := range map[string]io.Reader{"seeker": bytes.NewReader(data),
 			"stream": iotest.OneByteReader(bytes.NewReader(data[:100_000]))} {
 			key := client.Key{ID: int64(len(name))}
@@ -321,7 +323,7 @@ func TestBatcherReportsEveryOutcome(t *testing.T) {
 		if err := b.Flush(ctx); err != nil || done.Load() != 2000 {
 			t.Fatalf("%d of 2000 outcomes, %v", done.Load(), err)
 		}
-		// Puts of one key keep their order.
+		// Several puts of one key are applied in the order in which they were added.
 		for i := range 200 {
 			must.OK(t, b.Put(ctx, client.PutItem{Key: client.Key{ID: 9999}, Data: []byte(fmt.Sprint(i))}, nil))
 		}
@@ -335,8 +337,8 @@ func TestBatcherReportsEveryOutcome(t *testing.T) {
 	})
 }
 
-// TestFlushDoesNotWaitForLaterPuts adds a put while Flush waits. The later put must not have an outcome before Flush
-// returns.
+// TestFlushDoesNotWaitForLaterPuts adds a put while Flush is waiting for earlier ones. Flush must return without
+// waiting for this put.
 func TestFlushDoesNotWaitForLaterPuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := storetest.StartWith(t, storetest.Config{}).Client(t, client.Config{})
@@ -435,7 +437,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 				t.Fatalf("%+v: %d of %d records", options, len(seen), n)
 			}
 		}
-		// A scan stops and continues from its cursor.
+		// A scan can be stopped, and another scan can continue from its cursor.
 		var cursor []byte
 		seen, last := []int64{}, 0
 		for r, err := range c.Scan(ctx, &client.ScanOptions{OnCursor: func(c []byte) { cursor, last = c, len(seen) }}) {

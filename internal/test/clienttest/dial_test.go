@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Whenever its time runs out, Dial reports both that nobody has responded and why it stopped waiting.
+// When the time of a Dial runs out, its error must report two things: that the server is unavailable because nobody
+// responded, and why Dial stopped waiting.
 func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()

@@ -21,8 +21,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// lossy returns a configuration that loses the response to the first write, which the server has applied. It replaces
-// all later responses with the argument answer. The argument limit bounds a call.
+// lossy returns a configuration for a client that never learns the outcome of its first write: the server applies the
+// write, and the response is lost. All later responses are replaced by the argument answer. The argument limit is the
+// timeout of a call.
 func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
 	fail := func(method string) (bool, error) {
 		if !strings.Contains(method, "RecordService") {
@@ -115,8 +116,8 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 	})
 }
 
-// A server that stops or is overloaded aborts a stream of puts with a reason. All messages that were sent and not
-// answered may have been applied.
+// A server that stops or is overloaded may abort a stream of puts with a reason. Every put that was sent and not
+// answered may nevertheless have been applied.
 func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
@@ -140,7 +141,7 @@ func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 	})
 }
 
-// seekOnce can be read to its end once. Every read after that fails.
+// seekOnce is a reader that can be read to its end only once. It fails if it is read again after a seek.
 type seekOnce struct {
 	*bytes.Reader
 	whole bool

@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// called counts the calls that a client sends, by method.
+// called counts the calls that a client sends for each method.
 type called struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -74,10 +74,11 @@ func failGroup(t *testing.T, s *storetest.Server, name string) {
 	must.OK(t, s.RestartShard(0))
 }
 
-// Calls do not wait for a failed group as they do for a loading one, because it will never be served.
+// Calls wait for a group that is loading, but not for a group that has failed, because a failed group will never be
+// served.
 func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 	const groups = 3
-	const failed, name = 1, "1" // an id, and its group
+	const failed, name = 1, "1" // id of a record, and the name of its group
 	well := int64(2)
 	for r := (routing.Routing{Mode: routing.Hash, Groups: groups}); r.GroupOf(well) == r.GroupOf(failed); well++ {
 	}
@@ -133,7 +134,7 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 						}
 					}
 					most := 1
-					if direct { // first the shard, then a gateway, which could use other copies
+					if direct { // a direct client calls the shard, and then a gateway, because a gateway may reach other copies
 						most = 2
 					}
 					if n := count.take()[op]; n < 1 || n > most+1 || n > most && op != "BatchPut" && op != "BatchGet" {

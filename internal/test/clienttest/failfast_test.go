@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// whole is longer than any test, so if a call fails earlier, the cause is not this limit.
+// whole is a timeout that is longer than any test, so a call that fails sooner was not ended by it.
 const whole = time.Hour
 
 // This test does not run in a bubble, because it checks the operating system's and DNS's errors for an address at which
@@ -122,8 +122,8 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		for _, said := range []string{
-			"i/o timeout",            // the network reports that there was no response
-			"operation was canceled", // the attempt took so long that a Pulse aborted it
+			"i/o timeout",            // the network's error if there is no response
+			"operation was canceled", // the error if a Pulse aborted the attempt because it took too long
 		} {
 			var dials atomic.Int64
 			c, err := client.New(client.Config{
@@ -144,8 +144,8 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// hangsOnce returns an address. The first connection to it is accepted and hangs after some bytes. Later connections
-// are forwarded to the address to. taken counts the connections.
+// hangsOnce returns an address. The first connection to it is accepted, receives the bytes in the argument words, and
+// then hangs. Later connections are forwarded to the address in the argument to. taken counts all connections.
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
@@ -160,7 +160,7 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 		}
 		behind, err := network.Dial(t.Context(), to)
 		if err != nil {
-			return // the call reports the error
+			return // the client's call reports the failure
 		}
 		defer func() { _ = behind.Close() }() // the error does not matter
 		go func() { _, _ = io.Copy(conn, behind) }()
@@ -178,12 +178,12 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 	return listener.Addr().String()
 }
 
-// A Pulse closes a connection that does not respond. FailFast must not conclude that nobody listens at the address,
-// because the next connection may reach another server.
+// If a connection does not respond, a Pulse closes it. FailFast must not conclude from this that nobody listens at
+// the address, because the next connection may reach another server.
 func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	for name, words := range map[string][]byte{
 		"before it was ready": nil,
-		"with the call":       {0, 0, 0, 4, 0, 0, 0, 0, 0}, // empty SETTINGS: ready for calls
+		"with the call":       {0, 0, 0, 4, 0, 0, 0, 0, 0}, // an empty SETTINGS frame, after which the client sends calls
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -203,7 +203,8 @@ func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	}
 }
 
-// A server that ends a download too early with an OK status has not delivered the record.
+// If a server ends a download with the status OK before all data was sent, the client must notice that data is
+// missing, and continue the download.
 func TestADownloadThatEndsTooEarlyIsTakenUpAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)

@@ -270,7 +270,7 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 			f.fired.Add(1)
 			return wrong.Err()
 		}
-		// Until the client has received the routing, it calls only the gateway.
+		// The client calls only the gateway until it has received the routing.
 		for id := int64(0); f.fired.Load() < 10; id++ {
 			time.Sleep(time.Millisecond)
 			if _, err := c.Put(ctx, client.Key{ID: id}, []byte(fmt.Sprint(id)), nil); err != nil {
@@ -280,7 +280,8 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 	})
 }
 
-// During a change of leader, the last error before the deadline may name another server.
+// While the leadership changes, the last error before the deadline may say that another server leads. The caller must
+// receive ErrUnavailable.
 func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c := startFaulty(t, storetest.Config{})
@@ -289,7 +290,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 			st, err := status.New(codes.FailedPrecondition, "not here").
 				WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason})
 			must.OK(t, err)
-			lost := int64(0) // number of the first responses that are lost
+			lost := int64(0) // the responses to this many calls, the first ones, are lost
 			f.unary = func(_, _ string, _ any, err error) error {
 				if f.fired.Add(1) <= lost {
 					return errBroken
@@ -315,7 +316,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 					t.Errorf("%s, %s: %v", reason, name, err)
 				}
 			}
-			// An earlier attempt's result remains unknown, regardless of the last attempt's error.
+			// If an earlier attempt may have been applied, the outcome remains unknown, whatever the last attempt's error is.
 			f.fired.Store(0)
 			lost = 1
 			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -340,8 +341,8 @@ func TestAnotherGatewayIsTakenWhereOneIsDown(t *testing.T) {
 	})
 }
 
-// TestARepeatedDeletionSparesTheNextGroup checks that a client whose deletion loses its response does not delete the
-// new, empty group of the same name that another client creates before the client retries the call.
+// TestARepeatedDeletionSparesTheNextGroup deletes a group and loses the response. Before the client retries the
+// deletion, another client creates a new, empty group of the same name. The retry must not delete the new group.
 func TestARepeatedDeletionSparesTheNextGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

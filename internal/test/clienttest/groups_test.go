@@ -43,11 +43,13 @@ func TestGroupsAreListed(t *testing.T) {
 	})
 }
 
-// pagesOf is a gateway with n groups of three copies each, in which the first copy leads. From a certain page on, it
-// behaves like a gateway that is older than pages.
+// pagesOf is a gateway that lists n groups of three copies each. The first copy of each group leads. The gateway can
+// behave as if it were replaced, between two pages, by an old version that does not support pages.
 type pagesOf struct {
 	recordv1.UnimplementedAdminServiceServer
-	n, older, refused int // older: number of pages from a newer gateway; refused: page refused; 0: none
+	// older is the number of pages that a new gateway returns before an old one replaces it. refused is the number of
+	// the call that is refused. 0 means that this does not happen.
+	n, older, refused int
 	asked             int
 }
 
@@ -67,7 +69,7 @@ func (p *pagesOf) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) 
 		for copied := range 3 {
 			row := &recordv1.Group{Group: strconv.Itoa(i), Uuid: "a uuid", Shard: strconv.Itoa(copied), Records: 7,
 				State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: copied == 0}
-			if copied > 0 { // a copy that is behind, or whose shard does not respond
+			if copied > 0 { // another copy may report other numbers, because it is behind or unavailable
 				row.Records = int64(9 * copied)
 			}
 			if copied == 2 {

@@ -55,8 +55,8 @@ func (s *reading) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.G
 	return &recordv1.GetResponse{Record: &recordv1.Record{Key: in.GetKey()}}, nil
 }
 
-// If the disk of a shard hangs and another shard becomes the leader, a direct client stops waiting for the shard with
-// the hung disk.
+// A direct client must not wait for a leader whose disk hangs. When another shard becomes the leader, the client must
+// call that shard instead.
 func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// Every reason that record.proto lists has an error in package client, so that no caller needs to compare messages.
+// For every reason that record.proto lists, package client has an error. So no caller has to compare messages.
 func TestEveryReasonHasAnError(t *testing.T) {
 	known := []error{
 		client.ErrNotFound, client.ErrGroupNotFound, client.ErrVersionNotFound, client.ErrVersionMismatch, client.ErrExists,
@@ -75,7 +75,8 @@ func TestEveryReasonHasAnError(t *testing.T) {
 	}
 }
 
-// Together, the splits of a plan return every record once, even if other clients scan them.
+// The splits of a plan may be scanned by clients other than the one that made the plan. Together, the splits return
+// every record once.
 func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
 	both(t, storetest.Config{Shards: 2}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)

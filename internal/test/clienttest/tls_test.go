@@ -37,7 +37,8 @@ func TestTLSFiles(t *testing.T) {
 	if _, err := client.TLS(good); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.TLS(client.TLSFiles{CA: good.CA}); err != nil { // a caller with a different identification
+	// A client without a certificate identifies itself in another way.
+	if _, err := client.TLS(client.TLSFiles{CA: good.CA}); err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {

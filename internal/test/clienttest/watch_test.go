@@ -28,8 +28,8 @@ func opened(n *atomic.Int64) []grpc.DialOption {
 		})}
 }
 
-// A watch continues after a crash of the shard and misses nothing. Through a gateway, the caller's stream does not
-// break.
+// If the shard crashes, a watch continues afterwards and misses no change. The caller of a gateway does not even see
+// its stream break.
 func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 	for name, direct := range map[string]bool{"gateway": false, "direct": true} {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestAWatchGoesOnWhereItBroke(t *testing.T) {
 		}}) {
 			must.OK(t, err)
 			if r.Key.ID != next-1 {
-				continue // a watch delivers at least once
+				continue // the same change again: a watch may deliver a change more than once
 			}
 			if next == 10 {
 				break
@@ -143,7 +143,7 @@ func TestAWatchGoesOnWhereItBroke(t *testing.T) {
 		if f.fired.Load() < 5 || len(cursor) == 0 {
 			t.Fatalf("the fault fired %d times", f.fired.Load())
 		}
-		// An invalid request is reported and not retried.
+		// If a request is invalid, the watch reports an error and does not retry.
 		for r, err := range c.Watch(ctx, "0", &client.WatchOptions{Cursor: []byte("x")}) {
 			if !errors.Is(err, client.ErrInvalid) {
 				t.Fatalf("%+v, %v", r, err)

@@ -52,7 +52,8 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 	return dir, nil
 }
 
-// Main implements TestMain. It calls set() with the folder that contains the named packages' commands (see Programs).
+// Main implements TestMain for a package that runs programs. It first calls set() with the folder that contains the
+// commands of the named packages (see Programs), and then runs the tests.
 func Main(m *testing.M, set func(dir string), packages ...string) {
 	os.Exit(func() int {
 		into, err := os.MkdirTemp("", "sheaf-test-bin-")
@@ -111,7 +112,7 @@ func (o Outcome) Has(t testing.TB, text string) Outcome {
 	return o
 }
 
-// JSON decodes standard output.
+// JSON decodes the program's standard output into the argument.
 func (o Outcome) JSON(t testing.TB, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(o.Stdout), into); err != nil {

@@ -42,7 +42,8 @@ func Start(dir string, listen ...string) (*Server, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.Name = filepath.Clean(dir), "sheaf"
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"} // never dialled, because there is one member
+	// Required by etcd; nobody connects to it, because there is no other member.
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = nil, []url.URL{peer}
 	cfg.InitialCluster = cfg.Name + "=" + peer.String()
 	cfg.ListenClientUrls = nil

@@ -8,9 +8,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Wipe deletes everything that etcd holds, including leases, as if etcd had lost its volumes. Wipe deletes the keys
-// first, and then revokes the leases one by one. If a process registers again in between, it keeps its new key, because
-// that key has a new lease.
+// Wipe deletes everything that etcd holds, including the leases, as if etcd had lost its volumes. Wipe first deletes
+// the keys, and then revokes the leases one by one. A process may register again in between. Its new key remains,
+// because it belongs to a new lease.
 func Wipe(ctx context.Context, client *clientv3.Client) error {
 	if _, err := client.Delete(ctx, "\x00", clientv3.WithFromKey()); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Keep selects which of the unflushed writes survive a power cut.
+// Keep selects which of the writes that were not flushed survive a power cut.
 type Keep uint8
 
 // These are the choices of surviving writes.
@@ -27,7 +27,7 @@ type Survival struct {
 	Seed        uint64 // seed of the random choices
 }
 
-// AnySurvival derives everything except the sector size from a seed.
+// AnySurvival returns a Survival that is drawn at random from a seed. Only the sector size is not random.
 func AnySurvival(seed uint64, sectorBytes int64) Survival {
 	return Survival{Keep: Keep(rand.New(rand.NewPCG(seed, 1)).IntN(int(keeps))), SectorBytes: sectorBytes, Seed: seed}
 }
@@ -48,12 +48,12 @@ func (l *Loss) Add(other Loss) {
 	l.Reordered += other.Reordered
 }
 
-// Cutter creates the disk images that power cuts would leave. It starts from the disk's content and a recording of the
-// operations that followed.
+// Cutter creates the disk images that power cuts at different moments would leave. It starts from the content of a
+// disk, and from a recording of the operations that followed.
 type Cutter struct {
-	durable pages // content up to the last flush at or before the last cut
+	durable pages // content of the disk at the last flush before the most recent cut
 	record  []Op
-	flushed int // number of operations in durable
+	flushed int // number of operations that durable includes
 }
 
 // NewCutter creates a Cutter from the results of Device.Begin and Device.Record.
@@ -97,7 +97,7 @@ func (p pages) keep(pending []Op, s Survival) Loss {
 			random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		}
 	}
-	kept := make([]sectors, len(pending)) // for each write, the sectors that survive
+	kept := make([]sectors, len(pending)) // for each write, which of its sectors survive
 	for _, i := range order {
 		op := pending[i]
 		if s.Keep != KeepSectors {
@@ -111,7 +111,7 @@ func (p pages) keep(pending []Op, s Survival) Loss {
 	return count(kept)
 }
 
-// sectors records whether all or some sectors of a write have survived.
+// sectors tells how much of a write has survived: all of its sectors, or at least some of them.
 type sectors struct{ all, some bool }
 
 func (p pages) keepSectors(op Op, sector int64, keep func() bool) (left sectors) {
@@ -136,7 +136,7 @@ func (p pages) keepSectors(op Op, sector int64, keep func() bool) (left sectors)
 
 func count(kept []sectors) Loss {
 	loss := Loss{Pending: len(kept)}
-	missed := false // an earlier write was lost, at least in part
+	missed := false // whether an earlier write was lost, at least in part
 	for _, k := range kept {
 		switch {
 		case (k.all || k.some) && missed:

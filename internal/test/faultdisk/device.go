@@ -14,7 +14,7 @@ type Kind uint8
 const (
 	Write Kind = iota
 	Zero       // a range was zeroed or discarded, and reads as zeros
-	Flush      // everything recorded before a Flush survives a power cut after it
+	Flush      // everything that was recorded before a Flush survives a power cut after the Flush
 )
 
 // Op is one operation that a disk has carried out.
