@@ -371,7 +371,8 @@ func TestBadBytes(t *testing.T) {
 		first, last int // numbers of the first and the last bad record
 		said        string
 		lost        int // number of ranges that are known to be lost
-		// Whether data of this group, and of the other group, may be lost without being listed in Found.Lost.
+		// mine and other tell whether data of this group, and of the other group, may be lost without being listed in
+		// Found.Lost.
 		mine, other bool
 	}{
 		{0, 0, "records 0 to 0", 0, false, false},
@@ -592,7 +593,8 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		}
 	}
 	fill(1)
-	// Pretends that the file took so long to become full that the next file need not be larger.
+	// With an earlier beginning, the file seems to have taken so long to become full that the next file need not be
+	// larger.
 	j.halves[1].began = j.halves[1].began.Add(-fullSoon)
 	fill(1)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {

@@ -33,7 +33,7 @@ type Found struct {
 	Lost []Range
 
 	gaps []gap // ranges of unreadable records whose content is not known
-	// For each group, the position of the last record that is known to have held data of the group.
+	// last is, for each group, the position of the last record that is known to have held data of the group.
 	last map[uuid.UUID]placeInTime
 }
 

@@ -39,7 +39,8 @@ type expected struct {
 
 type lookTimes struct {
 	reported, gone int
-	// Longest time from the start of a cause to the finding, and from the end of the fault until the finding was gone.
+	// mostReported is the longest time from the start of a cause until its finding was reported. mostGone is the longest
+	// time from the end of a fault until its finding was gone.
 	mostReported, mostGone time.Duration
 }
 
@@ -65,8 +66,8 @@ func isAbout(f *finding.Finding, who string) bool {
 	return f.Where == who || strings.HasSuffix(f.Where, " on "+who) || strings.Contains(f.What, "its copy on "+who+" ")
 }
 
-// look calls doctor repeatedly until the findings are as wanted. It returns the time from the argument since to
-// the beginning of the last call. It fails if the findings are still not as wanted in a call that began after the rule's
+// look calls doctor repeatedly until the findings are as wanted. It returns the time from the argument since to the
+// beginning of the last call. It fails if the findings are still not as wanted in a call that began after the rule's
 // time was over.
 func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
 	took time.Duration, err error) {

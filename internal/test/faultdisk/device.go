@@ -134,7 +134,7 @@ func (d *Device) Flush() error {
 	return nil
 }
 
-// take applies and records an operation. The caller holds mu.
+// take applies an operation to the disk and adds it to the record. The caller holds mu.
 func (d *Device) take(op Op) {
 	d.now.do(op)
 	d.record = append(d.record, op)

@@ -97,8 +97,8 @@ func letters(letter string, sectors, sector int) []byte {
 	return bytes.Repeat([]byte(letter), sectors*sector)
 }
 
-// legal matches the sectors of a disk after a cut between the first flush and the next one. Each sector may have its
-// flushed content, or the content of any later write.
+// legal matches the sectors of a disk after a power cut between the first flush and the second one. Each sector may
+// have the content that was flushed, or the content of any later write.
 var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
 // Everything that was flushed before a cut still exists after it. From the other writes, any subset of sectors

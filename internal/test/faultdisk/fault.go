@@ -18,8 +18,8 @@ const (
 // Fault makes calls that touch a range fail or wait. Its fields must not be changed after the fault is added.
 type Fault struct {
 	Calls         Calls
-	Offset, Bytes int64         // 0 bytes: the whole disk
-	Err           syscall.Errno // the error; 0: no error, and calls wait until the fault is removed
+	Offset, Bytes int64         // range of the disk; if Bytes is 0, the whole disk
+	Err           syscall.Errno // error that the calls return; if it is 0, they wait until the fault is removed
 	Times         int           // the fault ends after this many calls; 0 means that it remains until it is removed
 
 	device *Device
@@ -57,8 +57,8 @@ func (f *Fault) concerns(calls Calls, offset, bytes int64) bool {
 	return f.Calls&calls != 0 && (f.Bytes == 0 || offset < f.Offset+f.Bytes && f.Offset < offset+bytes)
 }
 
-// meet waits or returns an error if a fault requires it. It also returns an error if the range is not inside the disk.
-// The caller holds mu.
+// meet makes the calling operation wait or fail if a fault applies to it. It also returns an error if the range is
+// not inside the disk. The caller holds mu.
 func (d *Device) meet(calls Calls, offset, bytes int64) error {
 	if err := d.inside(offset, bytes); err != nil {
 		return err

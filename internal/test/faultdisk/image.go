@@ -1,13 +1,13 @@
 package faultdisk
 
-// PageBytes is the unit in which a disk's content is stored and shared between images.
+// PageBytes is the size of the pages in which a disk's content is stored. Several images may share a page.
 const PageBytes = 4096
 
 // Image is a disk's content at one moment. It is immutable, and shares equal pages with other images.
 type Image struct{ pages pages }
 
-// pages are a disk's content. A nil page holds zeros. A page is never changed, only replaced, so a copy of the slice is
-// a copy of the disk.
+// pages are a disk's content. A nil page holds zeros. A page is never changed in place, only replaced by another one.
+// So a copy of the slice is a copy of the whole disk.
 type pages []*[PageBytes]byte
 
 func (p pages) size() int64 { return int64(len(p)) * PageBytes }

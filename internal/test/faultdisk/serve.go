@@ -68,7 +68,7 @@ func (d *Drive) Detach() error {
 		d.loop = nil
 	}
 	if d.server != nil {
-		// The kernel releases the loop device, and with it the file, a moment after the last close.
+		// The kernel releases the loop device a moment after its last close, and only then closes the file behind it.
 		if err := d.server.Unmount(); err != nil {
 			errs = append(errs, unix.Unmount(d.point, unix.MNT_DETACH))
 		}

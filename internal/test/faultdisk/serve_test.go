@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// attach skips the test if no block devices are available. If SHEAF_LOOP=required, it fails the test instead.
+// attach attaches the disk as a block device of this machine. It skips the test if that is not possible, or fails it
+// if SHEAF_LOOP=required.
 func attach(t *testing.T, d *Device, sectorBytes int) *Drive {
 	t.Helper()
 	why := ""
@@ -49,8 +50,8 @@ func attach(t *testing.T, d *Device, sectorBytes int) *Drive {
 	return drive
 }
 
-// Writes and syncs on the block device reach the record in order, and the disk's faults reach the block device's
-// readers.
+// The disk must record the writes and syncs on the block device in order, and its faults must reach programs that
+// read from the block device.
 func TestABlockDevice(t *testing.T) {
 	for _, sectorBytes := range []int{512, 4096} {
 		d := New(1 << 20)

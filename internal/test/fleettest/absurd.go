@@ -17,9 +17,9 @@ import (
 // absurdCases is the number of cases outside a soak.
 const absurdCases = 150
 
-// Absurdly calls check repeatedly, each time with a new source of absurd values. The argument words lists additional
-// strings for these values. Code that compares with such a string, for example the name of a state, is reached only
-// with that string.
+// Absurdly calls check many times, each time with a different source of absurd values. The strings in the argument
+// words may also occur in these values. They are needed for code that compares a value with a certain string, such as
+// the name of a state, and so could not be reached with random strings.
 func Absurdly(t *testing.T, words []string, check func(a *Absurd)) {
 	t.Helper()
 	seed, cases := soaktest.Seed(t, 1), absurdCases
@@ -31,8 +31,8 @@ func Absurdly(t *testing.T, words []string, check func(a *Absurd)) {
 	}
 }
 
-// Absurd creates values that their types allow but no sensible object has, such as negative and huge numbers, NaN,
-// strings that are empty, very long or not valid as names, and nil pointers.
+// Absurd creates values that their types allow although no sensible object has them, such as negative and huge
+// numbers, NaN, nil pointers, and strings that are empty, very long or not valid as names.
 type Absurd struct {
 	rand  *rand.Rand
 	words []string
@@ -43,7 +43,7 @@ func (a *Absurd) IntN(n int) int { return a.rand.IntN(n) }
 
 const (
 	absurdDepth = 8 // the maximum nesting of pointers, slices, maps and structs
-	absurdItems = 3 // a slice or map has fewer elements than this
+	absurdItems = 3 // slices and maps have fewer elements than this
 )
 
 var (

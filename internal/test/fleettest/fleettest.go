@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// View creates a view from strings. A group is written as "a b c", where -c is a voter that is not running, +d is a
-// learner, and the target follows >.
+// View creates a view of a store from strings. The members and the target of a group are written as in "a -b +c > d
+// e": b is a voter that is not running, c is a learner, and d and e are the target.
 func View(copies int, shards string, groups map[string]string) *fleet.Places {
 	v := &fleet.Places{Planned: placement.Planned{Unplaced: map[string]string{}, View: placement.View{
 		Meta: placement.Meta{Copies: copies}, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{},
@@ -78,7 +78,7 @@ func RateMessage(bytesPerSecond int64) string {
 		bytesPerSecond)
 }
 
-// BenchPod returns the pod, with one claim, of a Job that succeeded.
+// BenchPod returns the pod of a Job that has succeeded. The pod has one claim.
 func BenchPod(name, claim, message string, ended time.Time) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
 		Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}
@@ -93,7 +93,7 @@ func BenchPod(name, claim, message string, ended time.Time) corev1.Pod {
 	return pod
 }
 
-// BenchClaim returns the bound claim of a Job that measures a class.
+// BenchClaim returns a bound claim of the Job that measures a storage class.
 func BenchClaim(name, class string) corev1.PersistentVolumeClaim {
 	claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name,
 		Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}

@@ -19,8 +19,8 @@ var inBubbles = []string{
 	"internal/archive/archiver", "internal/local/restoresource",
 }
 
-// outside lists the files of these packages that run outside of bubbles, with the reason. The file itself must also
-// explain in a comment why its tests cannot run in a bubble.
+// outside lists the files of these packages whose tests run outside of bubbles, each with the reason. A comment in
+// the file itself must also explain why its tests cannot run in a bubble.
 var outside = map[string]string{
 	"internal/archive/archiver/bucket_test.go":      "is in the bubbles of sim_test.go",
 	"internal/test/clienttest/tls_test.go":          "certificates are files, which are read again when they change",
@@ -64,10 +64,10 @@ var outside = map[string]string{
 }
 
 var (
-	// realTime matches calls that wait, and TempDir. Such a call is allowed only in a file with a bubble, where waiting
-	// takes no real time and folders are on disks in memory.
+	// realTime matches calls that wait, and calls of TempDir. They are allowed only in a file that uses bubbles. In a
+	// bubble, waiting takes no real time, and folders are on disks in memory.
 	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
-	// realThings matches things that no bubble may contain.
+	// realThings matches calls that create something real, such as a socket or a folder, which no bubble may contain.
 	realThings = regexp.MustCompile(
 		`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
 	// firesAtOnce matches timers with a duration of 0. Two of them in one bubble crash the race detector of Go 1.26, see

@@ -16,7 +16,7 @@ func TestBadCommands(t *testing.T) {
 		{"make", "make runs", "no target runs"},
 		{"make", "make build && make imag", "no target imag"},
 		{"make", "make cluster-up NODES=3", ""},
-		{"make", "make cluster-up SHARDS=3", "read SHARDS"}, // only another target reads the variable
+		{"make", "make cluster-up SHARDS=3", "read SHARDS"}, // only another target reads this variable
 		{"make", "KEEP=1 make e2e", ""},                     // a script that the target runs reads the variable
 		{"make", "KEPT=1 make e2e", "read KEPT"},
 		{"make", "make soak FOCUS=TestChaos", ""}, // the recipe of soak passes the variable to another make

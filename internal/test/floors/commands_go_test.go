@@ -78,8 +78,8 @@ func packages(folder string) (found []string) {
 // goTest holds the packages, patterns and flags of a go test command.
 type goTest struct {
 	folders   []string
-	patterns  map[string]string // by flag: run, bench, skip, fuzz
-	furthered []string          // flags for the test's program
+	patterns  map[string]string // patterns of the flags -run, -bench, -skip and -fuzz, by flag
+	furthered []string          // flags that go test passes on to the test's program
 }
 
 func readGoTest(dir string, args []string) (g goTest, err error) {

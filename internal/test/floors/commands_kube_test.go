@@ -108,7 +108,8 @@ func (s schema) has(path []string) bool {
 	return more.has(path[1:])
 }
 
-// unknown returns a path of the value that the schema lacks, or "" if there is none.
+// unknown returns the path of a field that the value has and the schema lacks. It returns "" if there is no such
+// field.
 func (s schema) unknown(value any, path ...string) string {
 	switch v := value.(type) {
 	case map[string]any:
@@ -135,7 +136,7 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 	if c.Words[0] != "kubectl" && c.Words[0] != "bin/kube/kubectl" {
 		return false, nil
 	}
-	var plain []string // arguments that are neither flags nor their values
+	var plain []string // the arguments without flags and their values
 	var patch string
 	for i := 1; i < len(c.Words) && c.Words[i] != "--"; i++ {
 		word := c.Words[i]
@@ -189,8 +190,8 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 
 var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // an element of a list
 
-// unknownOf returns a path in the operations of a JSON patch, or in their values, that the schema lacks. It returns ""
-// if there is none.
+// unknownOf looks at the paths in a JSON patch, and at the paths in the values of its operations. It returns one that
+// the schema lacks, or "" if there is none.
 func (s schema) unknownOf(operations []any) string {
 	for _, operation := range operations {
 		o, _ := operation.(map[string]any)
@@ -203,7 +204,8 @@ func (s schema) unknownOf(operations []any) string {
 	return ""
 }
 
-// named returns the kind in the arguments of a verb. If there are several kinds, it returns the last one.
+// named returns the kind that the arguments of a kubectl verb name. If they name several kinds, it returns the last
+// one.
 func (k kinds) named(verb string, args []string) (string, error) {
 	switch {
 	case verb == "rollout" && len(args) > 0:
@@ -284,7 +286,7 @@ func checkHelm(c pagetest.Command) (bool, error) {
 
 var inBraces = regexp.MustCompile(`\{[^}]*\}`)
 
-// setsWhatIs returns an error if a key of a --set is in neither the chart's values nor its schema.
+// setsWhatIs returns an error if a --set has a key that is neither in the chart's values nor in their schema.
 func setsWhatIs(chart, settings string) error {
 	var values map[string]any
 	var allowed schema

@@ -93,7 +93,7 @@ func (r *reach) add(text string) {
 	}
 	for _, again := range recursion.FindAllStringSubmatch(text, -1) {
 		for _, word := range strings.Fields(again[1]) {
-			begin, _, open := strings.Cut(word, "$") // soak-$$part stands for all targets with that prefix
+			begin, _, open := strings.Cut(word, "$") // a word such as soak-$$part stands for all targets that begin with soak-
 			for name := range r.targets {
 				if name == word || open && begin != "" && strings.HasPrefix(name, begin) {
 					r.target(name)

@@ -17,16 +17,16 @@ import (
 // root is the repository's root, relative to this package's folder.
 const root = "../../.."
 
-// sort is one sort of command that pages show.
+// sort describes one sort of commands that pages contain.
 type sort struct {
 	name  string
-	least int // minimum number of such commands in the pages, so that the check cannot pass without having found any
+	least int // the pages must contain at least this many such commands, so that a check that finds none cannot pass
 	// check reports whether a command is of this sort, and returns an error if something is wrong with the command.
 	check func(c pagetest.Command) (applies bool, wrong error)
 }
 
-// sorts returns all sorts that can be checked without the command line of a program. The other sorts are checked by the
-// programs' own tests.
+// sorts returns the sorts of commands that can be checked without knowing a program's command line. All other
+// commands are checked by the tests of the programs.
 func sorts(t *testing.T) []sort {
 	t.Helper()
 	rules, err := readMakefile(filepath.Join(root, "Makefile"))
@@ -181,7 +181,7 @@ func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 var treePath = regexp.MustCompile(`(?:^|[=:@,])(?:\./)?` +
 	`((?:hack|charts|config|api|internal|cmd|e2e|examples|bench|docs|\.ci)/[\w./*-]*)`)
 
-// checkPaths checks that those of a command's paths that are below a folder of the repository exist in the tree.
+// checkPaths checks a command for paths into the folders of the repository. Each of these paths must exist.
 func checkPaths(c pagetest.Command) (bool, error) {
 	applies := false
 	for _, word := range c.Words {
@@ -189,7 +189,7 @@ func checkPaths(c pagetest.Command) (bool, error) {
 			continue // a package, which checkGo handles
 		}
 		for _, m := range treePath.FindAllStringSubmatch(word, -1) {
-			if pagetest.Placeholder(word) || strings.Contains(m[1], "/target/") { // created by a Maven build
+			if pagetest.Placeholder(word) || strings.Contains(m[1], "/target/") { // a Maven build creates this file
 				continue
 			}
 			applies = true

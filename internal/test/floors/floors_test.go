@@ -31,7 +31,7 @@ var above = []string{"bench", "cmd", "e2e", "examples", "hack", "internal/test",
 
 var floorRow = regexp.MustCompile(`(?m)^ {8}floor-([a-z]+):`)
 
-// readFloors reads the floors from the linter's configuration, in its order: from the bottom to the top.
+// readFloors reads the floors from the linter's configuration, which lists them from the bottom to the top.
 func readFloors(t *testing.T) []floor {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, ".golangci.yml"))
@@ -72,14 +72,14 @@ func readFloors(t *testing.T) []floor {
 // within reports whether a package is the folder or is below it.
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
-// permits reports whether the permission to import a folder covers a package. As in the linter, a permission that ends
-// with $ covers one package, but not the packages below it.
+// permits reports whether a permission to import a folder also covers a package. As in the linter's configuration, a
+// permission that ends with $ covers only the package of this name, and not the packages below it.
 func permits(folder, pkg string) bool {
 	alone, isAlone := strings.CutSuffix(folder, "$")
 	return pkg == alone || !isAlone && within(pkg, folder)
 }
 
-// judge returns the mistakes in the list of floors, and the packages with forbidden imports.
+// judge returns what is wrong: mistakes in the list of floors, and packages that import something forbidden.
 func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	used := map[string]bool{}
 	for pkg, imported := range imports {
@@ -224,7 +224,7 @@ func TestJudge(t *testing.T) {
 		"internal/gateway": {"internal/shard"}}
 	for name, test := range map[string]struct {
 		pkg, imports string
-		allow        string // also allowed for the floor below
+		allow        string // permission that the case adds to the lowest floor
 		want         string
 	}{
 		"all is well":              {},

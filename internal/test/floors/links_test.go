@@ -20,7 +20,7 @@ var (
 	code    = regexp.MustCompile("`[^`\n]*`")
 )
 
-// notOurs lists folders whose pages are from other projects or were generated.
+// notOurs lists folders that hold pages of other projects, or generated pages.
 var notOurs = []string{"bin", ".git", ".cache", "node_modules", "venv"}
 
 // anchorOf returns the fragment that links to a page's heading, as GitHub makes it.

@@ -59,8 +59,8 @@ func readTree(t *testing.T, root string) tree {
 	return there
 }
 
-// missing describes what the tree lacks if a page uses this name. It returns "" if the tree lacks nothing, or if the
-// name does not look like code.
+// missing returns "" if the tree has everything that a name in a page refers to, or if the name does not look like
+// code. Otherwise it describes what the tree lacks.
 func (there tree) missing(name string) string {
 	switch method := aMethod.FindStringSubmatch(name); {
 	case others.MatchString(name):

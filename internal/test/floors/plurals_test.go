@@ -14,11 +14,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// countedByHand matches a format that prints a number before a plural noun. For the number 1, such a message is wrong.
+// countedByHand matches a format that prints a number and then a noun in the plural. If the number is 1, the message
+// is wrong.
 var countedByHand = regexp.MustCompile(`%d (?:(?:other|free|more|older|failure|whole) )?(?:groups|shards|disks|copies|` +
 	`members|volumes|claims|pods|gateways|pools|domains|issuers|grants|tenants|restarts|others|ones)\b`)
 
-// pluralsByHand returns such formats in a file. Strings that are joined by + are treated as one string.
+// pluralsByHand returns the strings in a file that match countedByHand. Strings that are joined by + count as one
+// string.
 func pluralsByHand(file *ast.File) (wrong []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n.(type) {
@@ -40,8 +42,8 @@ func pluralsByHand(file *ast.File) (wrong []string) {
 	return wrong
 }
 
-// TestMessagesCountInWords checks that messages of controllers do not say "1 groups": step.Count, step.CountOf and
-// step.All choose the noun by the number.
+// TestMessagesCountInWords checks that no message of a controller can say "1 groups". Messages must use step.Count,
+// step.CountOf or step.All, which choose the singular or plural of the noun.
 func TestMessagesCountInWords(t *testing.T) {
 	const sample = "package p\nvar a, b, c = \"holds %d groups\", \"%d other \" +\n\"disks\", \"%d of its groups\""
 	file, err := parser.ParseFile(token.NewFileSet(), "sample.go", sample, 0)

@@ -12,12 +12,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// mayAskAProxy lists the only connections that may use a proxy, because they leave a store. The value is the reason.
+// mayAskAProxy lists the files whose connections may use a proxy, with the reason. These are only connections that
+// leave the store.
 var mayAskAProxy = map[string]string{
 	"internal/operator/issuers.go": "issuers of tokens are servers of others",
 }
 
-// throughProxies returns the functions of a file that connect without disabling proxies.
+// throughProxies returns the functions of a file that make connections for which proxies are not disabled.
 func throughProxies(file *ast.File) (wrong []string) {
 	for _, d := range file.Decls {
 		f, is := d.(*ast.FuncDecl)

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// NewestLeft returns the newest version of each id, except entries whose indexes are in gone. Reads must return exactly
-// these versions.
+// NewestLeft returns the newest version of each id if the entries with the indexes in gone do not exist. Reads must
+// then return exactly these versions.
 func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	newest := map[int64]format.Entry{}
 	for _, frames := range g.Frames {
@@ -37,7 +37,7 @@ type Folder struct {
 	FS       vfs.FS
 	Dir      string
 	Manifest *format.Manifest
-	Frames   map[string][]Frame // frames of each file, by file name
+	Frames   map[string][]Frame // frames of each file, by the name of the file
 	Blobs    []format.BlobRef
 }
 
@@ -47,9 +47,9 @@ type Frame struct {
 	Entry         format.Entry
 }
 
-// Build creates two sealed segments with hints, and an active segment with free space after its frames. Ids repeat, so
-// that superseded versions exist. One record is a blob, one is deleted, and the term changes once. State frames and the
-// mark record the position up to which the log is synced.
+// Build creates a folder with two sealed segments, which have hints, and an active segment with free space after its
+// frames. Ids occur several times, so that some versions are superseded. One record is a blob, one is deleted, and
+// the term changes once. The state frames and the mark record how far the log was synced.
 func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Folder {
 	t.Helper()
 	must.OK(t, fs.MkdirAll(dir))
@@ -165,7 +165,7 @@ func (b *segmentBuilder) add(e format.Entry) format.Entry {
 // Active returns the name of the active segment's file.
 func (g *Folder) Active() string { return format.SegmentName(g.Manifest.Segments[2].Number) }
 
-// Last returns the last frame of the log.
+// Last returns the last frame of the active segment, which is the end of the log.
 func (g *Folder) Last() Frame { f := g.Frames[g.Active()]; return f[len(f)-1] }
 
 // WriteMark records in both slots that the active segment was synced up to an offset and an index.
@@ -221,7 +221,7 @@ func WriteBlob(t testing.TB, fs vfs.FS, dir string, data []byte, piece int) form
 	return ref
 }
 
-// OrderRows sorts rows, together with their used flags, into hint order.
+// OrderRows sorts the rows of a hint, together with their used flags, into the order of hints.
 func OrderRows(h *format.Hint) {
 	rows := make([]int, len(h.IDs))
 	for i := range rows {

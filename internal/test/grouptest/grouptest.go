@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Bounded runs a decoder and fails the test if the decoder allocates more than a multiple of its input.
+// Bounded runs a decoder. It fails the test if the decoder allocates much more memory than its input occupies.
 func Bounded(t *testing.T, input int, decode func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -24,8 +24,8 @@ func Bounded(t *testing.T, input int, decode func()) {
 	}
 }
 
-// AddGolden calls add() with the content of each golden file in dir whose name begins with prefix, which makes that
-// content a seed for a fuzz test.
+// AddGolden passes the content of each golden file in dir whose name begins with prefix to add(), which makes it a
+// seed of a fuzz test.
 func AddGolden(f *testing.F, dir, prefix string, add func(b []byte)) {
 	f.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, prefix+"*"))

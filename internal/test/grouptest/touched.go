@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// TouchedBytes returns how many bytes of a mapping occupy memory. It covers the slice's capacity, which may exceed its
-// length.
+// TouchedBytes returns how many bytes of a mapping occupy memory. It looks at the whole capacity of the slice, not
+// only at its length.
 func TouchedBytes(t *testing.T, mapping []byte) (touched int64) {
 	t.Helper()
 	all := mapping[:cap(mapping)]

@@ -1,5 +1,5 @@
-// Package issuertest signs the requests for cert-manager's Certificates, as a cert-manager issuer does. It is for
-// tests.
+// Package issuertest acts as a cert-manager issuer in tests: it signs the requests that cert-manager makes for
+// Certificates.
 package issuertest
 
 import (
@@ -43,7 +43,7 @@ func Parse(text []byte) (*Certificate, error) {
 	return out, json.Unmarshal(text, out)
 }
 
-// Sign returns the data of the Secret that belongs to a Certificate.
+// Sign issues the certificate that a Certificate asks for, and returns the data of its Secret.
 func Sign(a *authority.Authority, c *Certificate, now time.Time) (map[string][]byte, error) {
 	if len(c.Spec.URIs) != 1 {
 		return nil, fmt.Errorf("certificate %s asks for %d URIs", c.Metadata.Name, len(c.Spec.URIs))

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// guardVariable is an environment variable that names a folder. If it is set, a process that imports this package
-// becomes the guard of that folder.
+// guardVariable is an environment variable with the name of a folder. If it is set, a process that imports this
+// package does not run tests, but becomes the guard of that folder.
 const guardVariable = "SHEAF_KUBETEST_GUARD"
 
-// The guard runs the test's binary, and exits before it reaches the tests.
+// The guard process runs the same binary as the test. It exits in init(), before any test starts.
 func init() {
 	dir := os.Getenv(guardVariable)
 	if dir == "" {
 		return
 	}
-	// Standard input is a pipe whose other end the test holds. The pipe is closed when the test stops the server, or
-	// when the test dies for any reason.
+	// Standard input is a pipe whose other end the test's process holds. The pipe is closed when the test stops the
+	// server, or when the test's process exits for any reason.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if err := sweep(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "kubetest:", err)
@@ -31,7 +31,7 @@ func init() {
 	os.Exit(0)
 }
 
-// sweep kills the processes that were started on a folder, and removes the folder.
+// sweep kills all processes that have the folder on their command line, and then removes the folder.
 func sweep(dir string) error {
 	for {
 		left, err := users(dir)
@@ -42,7 +42,7 @@ func sweep(dir string) error {
 			return os.RemoveAll(dir)
 		}
 		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have exited
+			_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have exited in the meantime
 		}
 		time.Sleep(10 * time.Millisecond) // only a parent can wait until a process exits, so poll
 	}

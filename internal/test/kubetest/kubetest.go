@@ -18,7 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// startTimeout is long because CI machines build and test many things at the same time. A start takes some seconds.
+// startTimeout is long, because CI machines build and test many things at the same time. On an idle machine, a start
+// takes a few seconds.
 const startTimeout = 5 * time.Minute
 
 // Server is a running API server.
@@ -35,13 +36,13 @@ type Server struct {
 	pipe   io.Closer
 }
 
-// Options are for tests that need an API server with other settings. The zero value means Start's settings.
+// Options change the settings of an API server. The zero value means the settings that Start uses.
 type Options struct {
 	// Flags are flags of the API server, by name without dashes. Each replaces a value that this package sets, or adds a
 	// flag.
 	Flags map[string]string
-	// Files are files to which Flags refer, by name in the server's folder. In the values of Flags, $DIR stands for that
-	// folder.
+	// Files are written to the server's folder, by name. Flags may refer to them, because $DIR in the value of a flag
+	// stands for that folder.
 	Files map[string]string
 }
 
@@ -86,7 +87,7 @@ func (s *Server) start(crds string, options Options) error {
 	}
 	defer log.Close() //nolint:errcheck // the server has its own handle of it
 
-	// The servers have their folder on their command lines, from which the guard recognizes them.
+	// Both servers have the name of their folder on their command lines, so that the guard can find them.
 	api := &envtest.APIServer{CertDir: filepath.Join(s.dir, "apiserver"), Out: log, Err: log}
 	api.Configure().
 		Set("enable-priority-and-fairness", "false").

@@ -5,17 +5,18 @@ import (
 	"testing"
 )
 
-// Variable selects which tests run on an API server. The value Required, set by `make test-api`, selects the tests
-// that need one. The value Everything, set by `make test-api-all` and by soaks, also selects the specs for which a
-// fake is enough. Without a value, all of these tests are skipped, so that `make test` does not compile Kubernetes.
+// Variable is an environment variable that selects which tests run on an API server. The value Required, which `make
+// test-api` sets, selects the tests that need a real API server. The value Everything, which `make test-api-all` and
+// soaks set, also selects the specs for which a fake would be enough. If the variable is not set, all of these tests
+// are skipped, so that `make test` does not compile Kubernetes.
 const (
 	Variable   = "SHEAF_API"
 	Required   = "required"
 	Everything = "all"
 )
 
-// FocusVariable holds words from the names of the specs to run. `make test-api FOCUS=words` sets it, because only the
-// packages of Ginkgo's specs have a flag for this.
+// FocusVariable is an environment variable with words from the names of the specs to run. `make test-api FOCUS=words`
+// sets it. A flag would not do, because only the packages with Ginkgo specs have one for this.
 const FocusVariable = "SHEAF_API_FOCUS"
 
 // Wanted reports whether tests that need an API server have to run.

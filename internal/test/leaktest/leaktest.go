@@ -15,11 +15,12 @@ import (
 // patience is how long goroutines may take to return.
 const patience = time.Minute
 
-// forLife is the goroutine that starts when a process first syncs a real file (not one in memory). It runs until the
-// process exits.
+// forLife is the goroutine that a process starts when it first syncs a real file, as opposed to a file in memory. The
+// goroutine runs until the process exits.
 const forLife = "sheaf.dev/sheaf/internal/storage/vfs.(*aio).complete"
 
-// VerifyNone calls goleak.VerifyNone, but does not report a goroutine that lives as long as the process.
+// VerifyNone is like goleak.VerifyNone, except that it does not report the goroutine that lives as long as the
+// process.
 func VerifyNone(t testing.TB, options ...goleak.Option) {
 	t.Helper()
 	if err := find(patience, options); err != nil {
@@ -27,8 +28,8 @@ func VerifyNone(t testing.TB, options ...goleak.Option) {
 	}
 }
 
-// VerifyTestMain is like goleak.VerifyTestMain, but, like VerifyNone, does not report a goroutine that lives as long as
-// the process. It runs a package's tests and exits the process.
+// VerifyTestMain is like goleak.VerifyTestMain: it runs a package's tests and exits the process. Like VerifyNone, it
+// does not report the goroutine that lives as long as the process.
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	if code == 0 {
@@ -43,7 +44,7 @@ func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 func find(patience time.Duration, options []goleak.Option) error {
 	options = append(slices.Clone(options), goleak.IgnoreAnyFunction(forLife))
 	for end := time.Now().Add(patience); ; {
-		err := goleak.Find(options...) // Find tries several times, with pauses
+		err := goleak.Find(options...) // goleak.Find already tries several times, with pauses
 		if err == nil || time.Now().After(end) {
 			return err
 		}

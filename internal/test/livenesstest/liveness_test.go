@@ -148,7 +148,7 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 		select {
 		case err := <-answer:
 			t.Fatalf("the call ended: %v", err)
-		case <-time.After(10 * time.Second): // the server was checked about twenty times
+		case <-time.After(10 * time.Second): // by now the server was checked about twenty times
 		}
 		r.turn <- struct{}{}
 		if err := <-answer; err != nil || r.pulse.Silent() {

@@ -54,9 +54,10 @@ eval "$RUN"
 		{"disk_list >&2", "/images/payroll.img", "", "lost /dev/loop7"},
 		{"disks_loops >&2", "IMAGE", "", "/dev/loop7 /"},
 		{"disks_loops >&2", "/sheaf-slowdisk", "", "/dev/loop7 /sheaf-slowdisk"},
-		// A slow disk of another clone's cluster has the same file name. Its device has a different number.
+		// A cluster of another clone of the repository may have a slow disk with the same file name. It is not this disk,
+		// because its device has a different number.
 		{"echo 8 >state/n1/disks/a/loop; echo loops: $(disks_loops). >&2", "/sheaf-slowdisk", "", "loops: ."},
-		// A kubelet has attached a device to a disk, and the kubelet's node has been removed.
+		// The kubelet had attached another device to the disk. Then the kubelet's node was removed.
 		{"echo loops: $(disks_loops). >&2", "/", "", "loops: ."},
 		{"printf '0:38\\n0:39\\n' >state/n1/dev; echo loops: $(disks_loops). >&2", "/", "", "loops: /dev/loop7 / 0:39."},
 		{"echo 0:39 >state/n1/dev; echo loops: $(disks_loops). >&2", "/images/payroll.img", "", "loops: ."},
@@ -108,8 +109,8 @@ func runWithLoops(t *testing.T, script string) {
 	}
 }
 
-// A node's link names a disk by the number of its loop device. The kubelet neither formats, mounts nor maps a device
-// whose number the kernel has given to another file.
+// A link in a node refers to a disk by the number of its loop device. If the kernel has since given this number to
+// another file, the kubelet must neither format nor mount the device, nor attach it to a raw block volume.
 func TestANodeRefusesADeviceThatIsAnotherFile(t *testing.T) {
 	runWithLoops(t, `set -euo pipefail
 die() { echo "$*" >&2; exit 1; }

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tries is the number of attempts to get a free device. An attempt fails if another process takes the device first.
+// tries is the number of attempts to get a free loop device. An attempt fails if another process takes the device
+// first.
 const tries = 100
 
 // Device is a file that is used as a block device. The kernel releases the device when it is no longer open or mounted

@@ -82,7 +82,8 @@ func listener(table string, row []string) (l Listener, inode string) {
 		return Listener{Network: "unix", Address: address}, row[6]
 	}
 	network := strings.TrimSuffix(table, "6")
-	takes := map[string]string{"tcp": "0A", "udp": "07"}[network] // the state of a socket that has no peer
+	// These are the states, as the kernel's tables show them, of a socket that is not connected to a peer.
+	takes := map[string]string{"tcp": "0A", "udp": "07"}[network]
 	if len(row) < 10 || row[3] != takes {
 		return Listener{}, ""
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 // TestAStopRightAfterAStreamBeganStopsNoBubble stops the server at the instant at which a stream begins, while one
-// goroutine reads from the stream and another one writes to it. Virtual time must continue to pass, so that the client
-// connects again. A run with noise in its connections once found a bubble in which virtual time stopped. The test takes
-// 0.3 s of CPU time.
+// goroutine reads from the stream and another one writes to it. Virtual time must continue to pass, so that the
+// client connects again. A run with noise on its connections once found a case in which virtual time stopped. The
+// test takes 0.3 s of CPU time.
 func TestAStopRightAfterAStreamBeganStopsNoBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := New(t)
@@ -32,7 +32,7 @@ func TestAStopRightAfterAStreamBeganStopsNoBubble(t *testing.T) {
 				}
 			}()
 			server.Away()
-			go func() { _ = stream.Send(&pb.WatchRequest{}) }() // fails if the stream has ended
+			go func() { _ = stream.Send(&pb.WatchRequest{}) }() // returns an error if the stream has already ended
 			synctest.Wait()
 			server.Back()
 			time.Sleep(10 * time.Second)

@@ -69,7 +69,7 @@ func (s service) Txn(_ context.Context, r *pb.TxnRequest) (answer *pb.TxnRespons
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// All conditions, including those of nested transactions, apply to the state before the first write.
+	// All conditions of the transaction and of its nested transactions are evaluated before the first write.
 	path := map[*pb.TxnRequest]bool{}
 	if err := s.data.decide(r, path); err != nil {
 		return nil, err
@@ -116,8 +116,8 @@ func checkSize(r proto.Message) error {
 	return nil
 }
 
-// checkTxn checks that a transaction, together with its nested transactions, has at most the given number of
-// operations.
+// checkTxn checks that a transaction has at most the given number of operations, including those of its nested
+// transactions.
 func checkTxn(r *pb.TxnRequest, most int) error {
 	ops := max(len(r.Compare), len(r.Success), len(r.Failure))
 	if ops > most {
@@ -175,7 +175,7 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 			return nil, nil, err
 		}
 		for key := range then {
-			otherwise[key] = true // only one of the two branches runs
+			otherwise[key] = true // both branches may write the same key, because only one of them runs
 		}
 		for key := range otherwise {
 			if puts[key] || deleted(key) {
@@ -218,8 +218,8 @@ func (s *store) checkRevision(r *pb.RangeRequest) error {
 	return nil
 }
 
-// decide determines which branch runs in a transaction and in each of its nested transactions. decide returns an error
-// if one of these branches cannot run.
+// decide chooses the branch that runs in a transaction, and in each of its nested transactions. It returns an error
+// if a chosen branch cannot be executed.
 func (s *store) decide(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) error {
 	path[r] = !slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.holds(c) })
 	for _, op := range branch(r, path) {
@@ -246,8 +246,8 @@ func branch(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) []*pb.RequestOp {
 	return r.Failure
 }
 
-// holds evaluates a condition. A condition on a range holds if it holds for each key in the range. A key that does not
-// exist has 0 for its numbers, and satisfies no condition on its value.
+// holds evaluates a condition. A condition on a range holds if every key in the range satisfies it. For a key that
+// does not exist, all numbers are 0, and no condition on its value is satisfied.
 func (s *store) holds(c *pb.Compare) bool {
 	found := s.find(spanOf(c.Key, c.RangeEnd), s.revision)
 	if len(found) == 0 {
@@ -305,8 +305,8 @@ func (t *transaction) run(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) *pb.Tx
 	return answer
 }
 
-// read handles a range request. The keys are filtered, then sorted, then limited. Count is the number of keys in the
-// range before these steps.
+// read handles a range request. It filters the keys, then sorts them, and then limits their number. Count is the
+// number of keys in the range before any of these steps.
 func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	at := r.Revision
 	if at <= 0 {
@@ -342,8 +342,8 @@ func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	return answer
 }
 
-// outside reports whether the number n is less than the bound least or greater than the bound most. A bound of 0 means
-// that there is none.
+// outside reports whether n is less than the bound least or greater than the bound most. A bound of 0 means that n is
+// not bounded on that side.
 func outside(n, least, most int64) bool { return least != 0 && n < least || most != 0 && n > most }
 
 func compareBy(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {

@@ -39,7 +39,7 @@ import (
 const (
 	requestBytesMax = 3 << 19 // 1.5 MiB
 	txnOpsMax       = 128
-	// callTimeout is how long etcd waits for its disk before a call fails.
+	// callTimeout is the time after which a call fails if etcd's disk does not respond.
 	callTimeout = 7 * time.Second
 	// pingsMin is the shortest permitted interval between two pings from a client.
 	pingsMin = 5 * time.Second
@@ -90,8 +90,8 @@ func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 func (s *Server) Endpoint() string { return s.address }
 
 // Client creates a new client, which is closed when the test has finished. It connects like the clients of
-// internal/placement/etcd. In a bubble, everything that the test leaves running should stop when tb.Context() is
-// canceled, which happens before the client is closed.
+// internal/placement/etcd. Goroutines that a test in a bubble leaves running should stop when tb.Context() is
+// canceled. That happens before the client is closed.
 func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -115,19 +115,19 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	return client
 }
 
-// settle waits until the goroutines of the bubble have done everything that needs no virtual time. At the end of a
-// test, these goroutines revoke leases and close watches, for which they need the client and the server. Once the test
-// of a bubble has ended, virtual time no longer passes, so a goroutine that waits for a retry would be reported as a
-// leak. Outside of a bubble, settle does nothing.
+// settle waits until the goroutines of the bubble have done everything that takes no virtual time. When a test ends,
+// these goroutines still revoke leases and close watches, for which they need the client and the server. After the
+// end of the test, virtual time no longer passes. A goroutine that had to wait for a retry would then wait forever
+// and be reported as a leak. Outside of a bubble, settle does nothing.
 func settle() {
-	defer func() { _ = recover() }() // Wait panics outside of a bubble
+	defer func() { _ = recover() }() // synctest.Wait panics outside of a bubble
 	synctest.Wait()
 }
 
-// Away stops the server. The connections are closed, the address is no longer listened on, the data remains, and no
-// lease expires. Away first waits until requests that have been sent reach the server. Otherwise gRPC would retry a
-// stream that the server has not processed. While gRPC retries the stream, it holds a mutex on which the sender of the
-// stream waits, and such a wait stops the virtual time of a bubble.
+// Away stops the server: it closes the connections, and no longer listens. The data remains, and no lease expires.
+// Before that, Away waits until the requests that were sent have reached the server. Otherwise gRPC would retry a
+// stream that the server has not seen, and meanwhile hold a mutex for which the sender of the stream waits. Virtual
+// time does not pass while a goroutine waits for a mutex, so the bubble would hang.
 func (s *Server) Away() {
 	settle()
 	s.running.Lock()
@@ -149,7 +149,7 @@ func (s *Server) stop() {
 		return
 	}
 	s.server.Stop()
-	_ = s.listener.Close() // Stop does not close a listener whose Serve has not begun
+	_ = s.listener.Close() // Stop does not close the listener if Serve has not begun
 	s.server = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,9 +196,9 @@ func (s *Server) Slow(delay time.Duration) {
 	s.delay = delay
 }
 
-// Intercept passes each call through a function, which replaces the function of an earlier Intercept. nil means no
-// function. The function may wait, refuse the call, or execute it and lose the response. Streams (watches, renewals of
-// leases) are not intercepted.
+// Intercept passes each later call through a function, which replaces the function of an earlier Intercept. If it is
+// nil, calls are no longer intercepted. The function may wait, refuse the call, or execute it and lose the response.
+// Streams (watches, renewals of leases) are not intercepted.
 func (s *Server) Intercept(hook grpc.UnaryServerInterceptor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

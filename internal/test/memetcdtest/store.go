@@ -19,7 +19,7 @@ var clusters atomic.Uint64
 type store struct {
 	cluster   uint64
 	revision  int64 // revision of the last write
-	compacted int64 // revisions before this one are discarded; 0: none are
+	compacted int64 // revisions before this one are discarded; 0 if none are
 	names     []string
 	keys      map[string][]version // each key in names has at least one version
 	log       []change             // all changes since the compaction, in order
@@ -27,13 +27,14 @@ type store struct {
 	granted   int64 // ID of the newest lease granted
 }
 
-// version is the state of a key since a revision. kv is nil if the key was deleted at that revision.
+// version is the state of a key from a revision on. kv is nil if the key was deleted at that revision.
 type version struct {
 	revision int64
 	kv       *mvccpb.KeyValue
 }
 
-// change is one change at a revision. The field before is the key before the change, or nil if the key did not exist.
+// change is one change of a key. The field before is the state of the key before the change, or nil if the key did
+// not exist.
 type change struct {
 	event  *mvccpb.Event
 	before *mvccpb.KeyValue
@@ -121,7 +122,7 @@ func (s *store) compact(at int64) {
 	for name, versions := range s.keys {
 		n := sort.Search(len(versions), func(i int) bool { return versions[i].revision > at })
 		if n > 0 && (versions[n-1].kv != nil || versions[n-1].revision == at) {
-			n-- // the newest version is the state at that revision
+			n-- // keep the newest of these versions, because it is the state at that revision
 		}
 		if s.keys[name] = slices.Clone(versions[n:]); n == len(versions) {
 			delete(s.keys, name)

@@ -37,7 +37,7 @@ type watch struct {
 	from     int64 // the first revision whose events the watch receives
 	previous bool  // events include the key before the change
 	progress bool
-	quiet    bool // nothing has been sent since the last report of progress was due
+	quiet    bool // nothing was sent since progress was last due
 	hidden   map[mvccpb.Event_EventType]bool
 }
 
@@ -64,7 +64,7 @@ func (w *watchStream) tell(s *store, changes []change) {
 	}
 }
 
-// choose returns the events that a watch should receive.
+// choose returns those changes, as events, that a watch should receive.
 func (w *watch) choose(s *store, changes []change) (events []*mvccpb.Event) {
 	for _, c := range changes {
 		at := c.event.Kv.ModRevision
@@ -121,7 +121,7 @@ func (s service) Watch(stream pb.Watch_WatchServer) error {
 	}
 }
 
-// reportProgress sends progress to the watches that have received nothing since the last call.
+// reportProgress reports the current revision to each watch that has received nothing since the last call.
 func (w *watchStream) reportProgress(s *store) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil && watch.progress {
@@ -154,7 +154,8 @@ func (s *Server) receive(stream pb.Watch_WatchServer, w *watchStream) error {
 				w.send(&pb.WatchResponse{Header: header, WatchId: id, Canceled: true})
 			}
 		case r.GetProgressRequest() != nil:
-			w.send(&pb.WatchResponse{Header: header, WatchId: clientv3.InvalidWatchID}) // w.out already has all earlier writes
+			// The client receives this after all earlier writes, which are already in w.out.
+			w.send(&pb.WatchResponse{Header: header, WatchId: clientv3.InvalidWatchID})
 		}
 		s.mu.Unlock()
 	}

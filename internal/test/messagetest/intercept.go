@@ -25,14 +25,14 @@ import (
 // Interceptors record a server's calls. An Interceptors value is safe for concurrent use.
 type Interceptors struct {
 	mu   sync.Mutex
-	seen map[string]*sight // by full name of the method
+	seen map[string]*sight // calls by the full name of their method
 	news chan struct{}     // closed and replaced each time a call is seen
 }
 
 // sight records the calls to one method.
 type sight struct {
 	unary, stream int
-	received      any // the request, or the first message of a stream, as the handler receives it
+	received      any // what the handler received: the request, or the first message of a stream
 	content       proto.Message
 }
 
@@ -74,7 +74,8 @@ func (s *seenStream) RecvMsg(m any) error {
 	return err
 }
 
-// note records a call. It copies the first message of a method, because the message may be reused.
+// note records a call to a method. If it is the first one, note copies the message, because the message may be
+// reused.
 func (i *Interceptors) note(method string, received any, do func(*sight)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -154,9 +155,9 @@ func (i *Interceptors) await(ctx context.Context, method string, enough func(*si
 }
 
 // CheckEveryCall calls every RPC of every service that a server lists by reflection. It fails the test for each RPC
-// that bypasses the interceptors. The unary interceptor must see unary calls with the whole request. The stream
-// interceptor must see other calls with the first message. The calls may fail. CheckEveryCall returns the methods that
-// were called.
+// that bypasses the interceptors. The unary interceptor must see each unary call with the whole request, and the
+// stream interceptor must see each stream with its first message. The calls themselves may fail. CheckEveryCall
+// returns the methods that were called.
 func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (called []string) {
 	t.Helper()
 	services, err := servicesOf(conn)
@@ -178,8 +179,8 @@ func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (call
 	return called
 }
 
-// prepare returns a request for a method, in which every field is set, and the response type. It discards the calls to
-// the method that were recorded before, for example when reflection listed the services.
+// prepare returns a request for a method, with every field set, and the type of the response. It also forgets earlier
+// calls to the method, which were made, for example, to list the services by reflection.
 func (i *Interceptors) prepare(method string, d protoreflect.MethodDescriptor) (in proto.Message,
 	out protoreflect.MessageType, err error) {
 	if in, err = inputOf(method); err != nil {
@@ -208,8 +209,8 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 			defer close(answered)
 			_ = conn.Invoke(ctx, method, in, out.New().Interface())
 		}()
-		// The call may fail, or may wait for something that does not exist. If it waits, the call is canceled after the
-		// interceptors have seen it.
+		// The call may fail. It may also wait for something that never happens, so it is canceled once the interceptors
+		// have seen it.
 		if i.await(ctx, method, func(s *sight) bool { return s.unary > 0 }) == nil {
 			cancel()
 		}
@@ -224,7 +225,7 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 	if err := stream.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	_ = stream.CloseSend() // fails if the stream has already ended
+	_ = stream.CloseSend() // returns an error if the stream has already ended
 	if err := i.await(ctx, method, func(s *sight) bool { return s.stream > 0 && s.content != nil }); err != nil {
 		i.mu.Lock()
 		defer i.mu.Unlock()
@@ -312,7 +313,7 @@ func fill(m protoreflect.Message, depth int) {
 	}
 }
 
-// scalar returns a non-empty value for a field. It is not the name of any group or shard.
+// scalar returns a value for a field. The value is not empty, and no group or shard has it as its name.
 func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch f.Kind() {
 	case protoreflect.BoolKind:

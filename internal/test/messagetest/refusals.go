@@ -46,7 +46,7 @@ func (i *Interceptors) checkRefusal(conn *grpc.ClientConn, method string, d prot
 	if err != nil {
 		return err
 	}
-	_ = stream.SendMsg(in) // fails if the stream has already ended
+	_ = stream.SendMsg(in) // returns an error if the stream has already ended
 	_ = stream.CloseSend()
 	if err := stream.RecvMsg(out.New().Interface()); status.Code(err) != want {
 		return fmt.Errorf("it ends with %w, want %v", err, want)

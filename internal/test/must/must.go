@@ -1,7 +1,7 @@
 // Package must aborts a test at an error that the test does not expect.
 package must
 
-// T is the part of testing.T and of rapid.T that aborts a test.
+// T has those methods of testing.T and rapid.T with which a test is aborted.
 type T interface {
 	Helper()
 	Fatal(args ...any)

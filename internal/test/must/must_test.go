@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// reports is a test that only records the error that aborted it.
+// reports stands for a test. It only records the error with which the test was aborted.
 type reports struct{ fatal []any }
 
 func (*reports) Helper()             {}

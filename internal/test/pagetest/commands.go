@@ -12,19 +12,21 @@ import (
 
 // Command is a command line of a page.
 type Command struct {
-	Line  int      // number of the line in the page, from 1
-	Words []string // words as the shell passes them on; parts that only a shell can expand, such as $x, are unchanged
+	Line int // line of the page, from 1
+	// Words holds the words that a program receives from the shell. Parts that only a shell can expand, such as $x, are
+	// unchanged.
+	Words []string
 	Env   []string // names of the variables that are set only for this command
-	Dir   string   // folder in which the command runs, relative to the root, if an earlier cd sets one
-	// Mentioned is true if the command is in a sentence, or has an ellipsis, so that parts of it may be missing.
+	Dir   string   // folder in which the command runs, relative to the root; empty unless an earlier cd changes it
+	// Mentioned is true if parts of the command may be missing, because it is in a sentence or has an ellipsis.
 	Mentioned bool
 }
 
 // String returns the command in one line.
 func (c Command) String() string { return strings.Join(c.Words, " ") }
 
-// Args returns the arguments if the command runs this program, either by its name or as a file in bin or in an image.
-// The kubectl plugin is named "kubectl sheaf".
+// Args returns the arguments if the command runs the given program, no matter whether the program is called by its
+// name, as a file in bin, or as the program of an image. The kubectl plugin is named "kubectl sheaf".
 func (c Command) Args(program string) ([]string, bool) {
 	words := strings.Fields(program)
 	if len(c.Words) < len(words) || !slices.Equal(c.Words[1:len(words)], words[1:]) {
@@ -38,7 +40,7 @@ func (c Command) Args(program string) ([]string, bool) {
 }
 
 var (
-	// known matches the beginning of a command line with a program that is checked. known matches neither output nor
+	// known matches a line that begins with a command of a program that is checked. It matches neither output nor
 	// sentences.
 	known = regexp.MustCompile(`^(?:[A-Z_][A-Z0-9_]*=\S* +)*(?:(?:sudo|time) +)?` +
 		`(?:(?:(?:\S*/)?bin/|/)?(?:sheaf|sheaf-bench|sheaf-operator|kubectl-sheaf|kubectl|helm|grpcurl)|make|` +
@@ -51,8 +53,8 @@ var (
 	shells   = []string{"sh", "bash", "shell", "console"}
 )
 
-// Placeholder reports whether the value of a word is unknown, because a reader must replace it or only a shell can
-// expand it: NAME, <name>, $name, or a word with an ellipsis.
+// Placeholder reports whether the actual value of a word is unknown, because the reader must fill it in or because
+// only a shell can expand it. Such words are NAME, <name>, $name, and words with an ellipsis.
 func Placeholder(word string) bool {
 	return strings.Contains(word, "$") || strings.Contains(word, "...") || capitals.MatchString(word)
 }
@@ -66,7 +68,8 @@ func Commands(text string) (found []Command, bad []string) {
 		switch {
 		case s.span:
 			s.text = strings.TrimPrefix(s.text, "$ ")
-			// A program's name without arguments is only a name. A script's name is a path, which is checked.
+			// Code that consists only of a program's name is not a command. The name of a script is a path, and is checked
+			// even if it stands alone.
 			if known.MatchString(s.text) && (strings.Contains(s.text, " ") || script.MatchString(s.text)) {
 				cs, err = parse(s.text, s.line)
 			}
@@ -90,8 +93,8 @@ type unit struct {
 	text string
 }
 
-// units returns the command lines of a block. If the block has prompts, only the lines with prompts are commands, and
-// the other lines are output.
+// units returns the command lines of a block. If some lines of the block begin with a prompt, only these lines are
+// commands, and the others are output.
 func units(s snippet) (found []unit, prompts bool) {
 	lines := strings.Split(s.text, "\n")
 	prompts = slices.ContainsFunc(lines, prompt.MatchString)
@@ -113,9 +116,9 @@ func units(s snippet) (found []unit, prompts bool) {
 	return found, prompts
 }
 
-// block finds the commands in a code block. A block that is marked as shell is parsed as a whole. An unmarked block may
-// contain anything. If it is a script, it is parsed as a whole. Otherwise only the lines that begin like commands are
-// parsed.
+// block finds the commands in a code block. A block that is marked as shell is parsed as a whole. A block without a
+// mark may contain anything: if it looks like a script, it is parsed as a whole, and otherwise only its lines that
+// begin like a command are parsed.
 func block(s snippet) ([]Command, error) {
 	us, prompts := units(s)
 	if !prompts {
@@ -190,7 +193,8 @@ func (r *reader) visit(node syntax.Node) bool {
 		case word == "...":
 			c.Mentioned = true
 		case literal && len(word) > 2 && (word[0] == '[' || strings.HasSuffix(word, "]") && !strings.Contains(word, "[")):
-			c.Words = append(c.Words, strings.Trim(word, "[]")) // an optional part in a synopsis: [--from CURSOR]
+			// The page shows an optional part in brackets, as in [--from CURSOR].
+			c.Words = append(c.Words, strings.Trim(word, "[]"))
 		default:
 			c.Words = append(c.Words, word)
 		}

@@ -8,13 +8,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ticks replaces the stand-ins for backticks in the tables below.
+// ticks replaces the characters that stand for backticks in the tables below.
 var ticks = strings.NewReplacer("'''", "```", "´", "`")
 
 func TestCommands(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
-		want string // for each command: LINE [DIR:] WORD|WORD..., with VAR= before the words; a final ? means mentioned
+		// want lists the expected commands, each as LINE [DIR:] WORD|WORD..., with VAR= before the words if it sets a
+		// variable. A ? after LINE means that the command is only mentioned.
+		want string
 	}{
 		"a block of a shell":          {"a\n'''sh\nmake a B=1\n'''\n", "3 make|a|B=1"},
 		"a block of nothing said":     {"'''\nmake a\n'''\n", "2 make|a"},
@@ -200,7 +202,7 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// TestExamplesAreChecked checks that the check finds an example in a program's help that the program does not accept.
+// TestExamplesAreChecked checks that an example in a program's help is reported if the program would not accept it.
 func TestExamplesAreChecked(t *testing.T) {
 	root := program()
 	root.Commands()[0].Example = "  p get 1\n  echo a | p get 1 --all"

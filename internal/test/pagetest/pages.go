@@ -17,7 +17,8 @@ type Page struct {
 	Text string
 }
 
-// Pages returns the pages below a root that describe the current state. It omits dated reports and the change log.
+// Pages returns the pages below a root that describe the current state. Dated reports and the change log are left
+// out, because they describe the past.
 func Pages(root string) ([]Page, error) {
 	var pages []Page
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -48,7 +49,7 @@ type snippet struct {
 	line int // line number of the first line of code, from 1
 	info string
 	text string
-	span bool // the code is in a sentence
+	span bool // whether the code is in a sentence
 }
 
 var (
@@ -92,10 +93,12 @@ func snippets(text string) (found []snippet) {
 	return found
 }
 
-// spans returns the code in the sentences of a paragraph, which is the text between equal numbers of backticks.
+// spans returns the code in the sentences of a paragraph. Code begins with some backticks and ends with the same
+// number of backticks.
 func spans(line int, paragraph []string) (found []snippet) {
 	for i, l := range paragraph {
-		if strings.HasPrefix(l, "|") { // in a table row, a bar in code has a backslash, and code ends with the row
+		// In a row of a table, code ends with the row at the latest, and a bar in code is written with a backslash.
+		if strings.HasPrefix(l, "|") {
 			found = append(found, spans(line+i, []string{strings.ReplaceAll(strings.TrimLeft(l, "|"), `\|`, "|")})...)
 			paragraph[i] = ""
 		}

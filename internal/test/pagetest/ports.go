@@ -9,9 +9,9 @@ import (
 
 // Port is a process's socket in the table "Ports" of docs/security.md.
 type Port struct {
-	Process string // the command that runs the process
-	At      string // the flag with the address, or a description if there is no flag
-	TLS     bool   // the port accepts only TLS; otherwise it speaks plaintext HTTP
+	Process string // command that runs the process
+	At      string // flag with the address, or a description if no flag sets the address
+	TLS     bool   // whether the port accepts only TLS; otherwise it accepts only plaintext HTTP
 }
 
 // Ports reads the table "Ports" of docs/security.md below a root.

@@ -9,11 +9,12 @@ import (
 // Step is a command that a page shows with a prompt, and the output that the page shows for it.
 type Step struct {
 	Line    int    // line number in the page, from 1
-	Command string // including its continuation lines
+	Command string // with its continuation lines
 	Prints  []string
 }
 
-// Transcript returns the commands with prompts in a page, in order. A reader who follows the page types them.
+// Transcript returns the commands of a page that are shown with a prompt, in order. These are the commands that a
+// reader of the page types.
 func Transcript(text string) (steps []Step) {
 	for _, s := range snippets(text) {
 		if s.span || s.info != "" {
@@ -50,8 +51,8 @@ func Files(text string) map[string]string {
 	return files
 }
 
-// changing matches the parts of an output that differ each time: sizes and rates, times, UUIDs, and nodes of the test
-// cluster. It matches both the form in the page and the form that a command prints.
+// changing matches those parts of an output that differ each time: sizes and rates, times, UUIDs, and nodes of the
+// test cluster. It matches them both as the page shows them and as a command prints them.
 var changing = regexp.MustCompile(`\d+(?:\.\d+)? (?:B|KiB|MiB|s)\b|\b(?:\d+[dhms])+\b|\bn[1-9]\b|` +
 	`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\.\.\.|\s+`)
 
@@ -82,8 +83,8 @@ func pattern(shown string) *regexp.Regexp {
 	return regexp.MustCompile(`^` + b.String() + regexp.QuoteMeta(shown[at:]) + `$`)
 }
 
-// Check returns an error unless the printed lines include the lines that the page shows, in the same order. The parts
-// that differ each time may differ.
+// Check returns an error unless a command has printed all lines that the page shows, in the same order. Other lines
+// may be between them, and the parts that differ each time need not be equal.
 func (s Step) Check(printed string) error {
 	rest := strings.Split(printed, "\n")
 	for i, shown := range s.Prints {

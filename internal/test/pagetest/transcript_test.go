@@ -28,7 +28,7 @@ func TestTranscript(t *testing.T) {
 func TestStepCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		shown, printed string
-		wrong          string // the missing line; empty: none
+		wrong          string // the line that is missing; empty if none is
 	}{
 		"as it is":               {"a b\nc", "a b\nc\n", ""},
 		"more around it":         {"b\nd", "a\nb\nc\nd\ne", ""},

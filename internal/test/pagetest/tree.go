@@ -10,16 +10,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// CheckTree checks each command in the pages below root that runs a program, and each example in its help, against the
-// program's command line. It does not run them. The pages must contain at least least such commands, so that the test
-// cannot pass without having checked any. The function command creates a new command line.
+// CheckTree checks commands against the command line of a program: each command in the pages below root that runs the
+// program, and each example in the program's help. It runs none of them. The pages must contain at least as many such
+// commands as the argument least, so that a check that finds none cannot pass. The function command creates a new
+// command line.
 func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(root)
 	must.OK(t, err)
 	checked := 0
 	for _, page := range pages {
-		commands, _ := Commands(page.Text) // a test of internal/test/floors finds invalid lines
+		// Lines that are not valid shell code are reported by a test of internal/test/floors.
+		commands, _ := Commands(page.Text)
 		for _, c := range commands {
 			args, ok := c.Args(program)
 			if !ok {
@@ -117,10 +119,10 @@ func takePlaceholders(cmd *cobra.Command) {
 	}
 }
 
-// patient is the value of a flag that also accepts a placeholder.
+// patient wraps the value of a flag so that it also accepts a placeholder.
 type patient struct{ pflag.Value }
 
-// Set sets the value. A placeholder does not change the value.
+// Set sets the value, unless the text is a placeholder, which is ignored.
 func (p patient) Set(text string) error {
 	if Placeholder(text) {
 		return nil

@@ -8,9 +8,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// Again retries do() until do() succeeds or fails for a reason other than a slow etcd. In etcd, a write times out after
-// five seconds. On a slow machine's disk, a write can take that long, and clients do not retry writes automatically. An
-// earlier call to do() may have taken effect.
+// Again calls do() repeatedly until it succeeds, or fails for a reason other than a slow etcd. A write to etcd times
+// out after five seconds. On a machine with a slow disk it can take that long, and clients do not retry writes on
+// their own. A call to do() that has failed may nevertheless have taken effect.
 func Again(ctx context.Context, do func() error) error {
 	for {
 		err := do()

@@ -8,9 +8,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// UpdateGroup reads a group, calls change() to modify the group, and writes it. It retries these steps until no other
-// process has written the group in between. If change() returns an error, UpdateGroup writes nothing and returns that
-// error.
+// UpdateGroup reads a group, calls change() to modify it, and writes it back. If another process has written the
+// group in the meantime, UpdateGroup starts again. If change() returns an error, UpdateGroup writes nothing and
+// returns that error.
 func UpdateGroup(ctx context.Context, store *registry.Store, name string,
 	change func(*placement.Group) error) (placement.Group, error) {
 	for {

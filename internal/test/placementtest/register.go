@@ -25,13 +25,13 @@ type Disk struct {
 	Volume     uuid.UUID
 	Generation uint64
 	Step       placement.Step
-	Registered placement.Step // the newest step that, according to the volume, is registered
+	Registered placement.Step // newest step that the volume knows to be registered
 }
 
 // NewDisk returns a disk that no shard has used.
 func NewDisk() Disk { return Disk{Volume: uuid.New()} }
 
-// Open changes the disk as a shard does when it starts. Afterwards the disk records that the given step is registered.
+// Open changes the disk as the start of a shard does. Afterwards the disk knows that the given step is registered.
 func (d *Disk) Open(registered placement.Step) {
 	d.Generation++
 	d.next(registered)
@@ -42,7 +42,7 @@ func (d *Disk) next(registered placement.Step) {
 	d.Registered = registered
 }
 
-// Process is a shard on a disk.
+// Process is the process of a shard that uses a disk.
 type Process struct {
 	registry Registry
 	disk     *Disk
@@ -79,7 +79,7 @@ func (p *Process) Write(ctx context.Context) error {
 	return p.registry.NextStep(ctx, p.shard)
 }
 
-// Again registers the process again, as after its lease has expired.
+// Again registers the process once more, as a shard does when its lease has expired.
 func (p *Process) Again(ctx context.Context) error {
 	p.stop()
 	var err error
@@ -87,7 +87,7 @@ func (p *Process) Again(ctx context.Context) error {
 	return err
 }
 
-// run is the state of one case.
+// run is the test of one case.
 type run struct {
 	*testing.T
 	registry Registry
@@ -203,7 +203,7 @@ var cases = []struct {
 	{"a copy that went on by itself", func(r *run) {
 		r.again()
 		backup := r.disk
-		for range 5 { // none of these starts is registered
+		for range 5 { // starts the copy, but does not register these starts
 			backup.Open(backup.Registered)
 		}
 		r.again()
@@ -262,7 +262,7 @@ var cases = []struct {
 		r.again()
 		r.again()
 		before.Generation = 20
-		r.start(&before, "a", here, placement.ErrRolledBack) // an image from before steps existed
+		r.start(&before, "a", here, placement.ErrRolledBack) // a copy of the disk that is older than steps
 	}},
 	{"another volume under the name of a live shard", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)

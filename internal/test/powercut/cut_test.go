@@ -23,16 +23,16 @@ const (
 	probeValue = uint64(1) << 40
 )
 
-// After one in againOneOf cuts, on average, the power is cut again while the shard starts.
+// On average, one in againOneOf cuts is followed by a second cut while the shard starts.
 const againOneOf = 3
 
-// tally counts cuts and their consequences.
+// tally counts power cuts and what they led to.
 type tally struct {
 	cuts  int
-	again int // number of cuts during the start after another cut
+	again int // number of cuts that hit the start after another cut
 	loss  faultdisk.Loss
 	keeps map[faultdisk.Keep]int
-	redo  int // starts that found a journal
+	redo  int // number of starts that found a journal
 	// repaired is the number of file systems that had to be repaired before they could be mounted.
 	repaired int
 }
@@ -51,7 +51,7 @@ type cutter struct {
 	*recording
 	dir   string
 	tally *tally
-	worst bool // drops everything that was not flushed, and cuts only right after an acknowledgement
+	worst bool // cuts only right after an acknowledgement, and loses everything that was not flushed
 }
 
 // cuts cuts the power at n positions, and returns the violations that it found.
@@ -84,8 +84,8 @@ func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 	return wrong
 }
 
-// position chooses a position for a power cut. With equal probability, it is one right after an acknowledgement, one
-// with much unflushed data, or any position.
+// position chooses at random where to cut the power: right after an acknowledgement, where much data is unflushed, or
+// anywhere. Each of the three is equally likely.
 func (c *cutter) position(random *rand.Rand) int {
 	switch n := random.IntN(3); {
 	case n == 0 || c.worst:
@@ -120,9 +120,9 @@ func (c *cutter) count(s faultdisk.Survival, loss faultdisk.Loss) {
 type start struct {
 	*cutter
 	image    *faultdisk.Image
-	cut      int // position of the cut in the recording; all earlier acknowledged writes must survive
+	cut      int // position of the cut in the recording; writes that were acknowledged before it must survive
 	survival faultdisk.Survival
-	known    map[string]string // content of etcd
+	known    map[string]string // content of etcd at the start
 
 	record []faultdisk.Op // operations of the start, until all groups served
 }
@@ -132,8 +132,8 @@ func (s *start) String() string {
 		s.survival.Keep, s.survival.Seed)
 }
 
-// check mounts the disk, starts the shard, compares its records with those that must have survived, and stops it. Then
-// `sheaf verify` and the check of the file system inspect everything.
+// check mounts the disk, starts the shard, compares its records with those that must have survived, and stops the
+// shard. Afterwards `sheaf verify` checks the volume, and the file system's own check program checks the file system.
 func (s *start) check(ctx context.Context) error {
 	disk := faultdisk.Of(s.image)
 	m, repaired, err := s.fs.mountOrRepair(s.dir, disk)
@@ -188,7 +188,7 @@ func (s *start) compare(ctx context.Context, l *life) error {
 	if err != nil {
 		return err
 	}
-	if value, there := found[probeID]; there && value != probeValue { // the previous start has written this record
+	if value, there := found[probeID]; there && value != probeValue { // this record is one that the previous start wrote
 		return fmt.Errorf("the record that a start puts has value %d", value)
 	}
 	delete(found, probeID)

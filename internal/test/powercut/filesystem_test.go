@@ -28,11 +28,11 @@ type fileSystem struct {
 	forget      []string // command that makes the kernel forget an unmounted device
 }
 
-// ext4 tolerates a disk that writes only 512 bytes atomically, apparently with the exception of its 1 KiB superblocks.
-// After about one in a thousand cuts the kernel did not mount ext4 ("bad message"), and the file system had to be
-// repaired first. xfs and btrfs need a disk that writes 4 KiB atomically, as real disks do. After writes were torn at
-// 512 bytes, xfs could sometimes not be mounted because checksums of its metadata were wrong. btrfs overwrites 4 KiB
-// superblocks in place.
+// ext4 works on a disk that writes only 512 bytes atomically, apparently except for its superblocks of 1 KiB. After
+// about one in a thousand cuts the kernel refused to mount ext4 ("bad message"), and the file system had to be
+// repaired first. xfs and btrfs need a disk that writes 4 KiB atomically, as real disks do. If writes could tear at
+// 512 bytes, xfs could sometimes not be mounted because checksums of its metadata were wrong. btrfs overwrites
+// superblocks of 4 KiB in place.
 var fileSystems = []*fileSystem{
 	{
 		name: "ext4", bytes: 192 << 20, sectorBytes: 512,
@@ -64,7 +64,8 @@ func fileSystemOf(name string) *fileSystem {
 	panic("no file system " + name)
 }
 
-// needed skips a test if the file system cannot be mounted. If SHEAF_LOOP=required, it fails the test instead.
+// needed skips a test if this machine cannot mount the file system. If SHEAF_LOOP=required, it fails the test
+// instead.
 func (f *fileSystem) needed(t *testing.T) {
 	t.Helper()
 	var missing []string
@@ -115,7 +116,7 @@ type mounted struct {
 // errMount means that the kernel refused to mount a disk that a power cut left.
 var errMount = errors.New("the file system cannot be mounted")
 
-// mount attaches a disk and mounts its file system. If anew is true, it first creates a new file system.
+// mount attaches a disk and mounts the file system on it. If anew is true, mount creates the file system first.
 func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mounted, err error) {
 	drive, err := faultdisk.Attach(disk, dir, f.sectorBytes)
 	if err != nil {
@@ -143,7 +144,8 @@ func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mo
 	return m, nil
 }
 
-// mountOrRepair mounts a disk after a power cut. If the kernel refuses, it first runs the file system's own repair.
+// mountOrRepair mounts a disk after a power cut. If the kernel refuses, it runs the file system's own repair program
+// and tries again.
 func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mounted, repaired bool, err error) {
 	m, err = f.mount(dir, disk, false)
 	if !errors.Is(err, errMount) || f.repair == nil {
@@ -160,8 +162,8 @@ func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mount
 	return m, true, err
 }
 
-// unmount unmounts the file system, and retries while the mount is busy. A process that another test has just forked
-// holds the open files of this process until it executes its program.
+// unmount unmounts the file system. It retries while the mount is busy: if another test has just forked a process,
+// that process holds the open files of this one until it executes its program.
 func (m *mounted) unmount() error {
 	if m.point == "" {
 		return nil
@@ -185,7 +187,7 @@ func (m *mounted) check() error { return run(m.fs.check, m.drive.Path()) }
 func (m *mounted) detach() error {
 	err := m.unmount()
 	if m.fs.forget != nil {
-		_ = run(m.fs.forget, m.drive.Path()) // an error means that the kernel remembers nothing
+		_ = run(m.fs.forget, m.drive.Path()) // fails if the kernel does not remember the device, which is fine
 	}
 	return errors.Join(err, m.drive.Detach())
 }

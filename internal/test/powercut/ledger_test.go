@@ -10,14 +10,15 @@ import (
 
 // write is a put or a delete of one record, with the outcome that its caller observed.
 type write struct {
-	value  uint64 // identifies the data, see data; 0: a delete
+	value  uint64 // number from which the data is derived (see the function data); 0 for a delete
 	issued int    // number of disk operations before the write began
 	acked  int    // number of disk operations when the write was acknowledged; never if it was not acknowledged
 }
 
 const never = -1
 
-// ledger holds all writes that callers requested, and when they were acknowledged. One record's writes are in order.
+// ledger holds all writes that callers have requested, and when each was acknowledged. The writes of one record are
+// in order.
 type ledger struct {
 	mu     sync.Mutex
 	writes map[int64][]write
@@ -40,7 +41,8 @@ func (l *ledger) end(id int64, at int) {
 	l.acks = append(l.acks, at)
 }
 
-// known returns the value of a record's last write. Only the writer of that record may call it.
+// known returns the value that the newest write of a record has written. Only the worker that writes this record may
+// call it.
 func (l *ledger) known(id int64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +54,8 @@ func (l *ledger) known(id int64) uint64 {
 }
 
 // judge compares the records that were found after a power cut with the writes before it. Every write that was
-// acknowledged before the cut must have survived. Only writes that had begun may be found.
+// acknowledged before the cut must have survived, and every version that is found must come from a write that had
+// begun before the cut.
 func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	var wrong []string
 	for id, value := range found {
@@ -90,7 +93,7 @@ const (
 	largeOneOf = 150
 )
 
-// data returns the data for a value, which consists of the value and bytes that depend only on the value.
+// data returns the data that belongs to a value: the value itself, and bytes that depend only on the value.
 func data(value uint64) []byte {
 	size := sizes[value*2654435761>>7%uint64(len(sizes))]
 	if value%largeOneOf == 0 {
@@ -104,7 +107,7 @@ func data(value uint64) []byte {
 	return b[:max(size, 8)]
 }
 
-// valueOf returns the number in the data. All bytes must be those that data() returns for this number.
+// valueOf returns the value to which data belongs. All bytes must be those that data() returns for this value.
 func valueOf(b []byte) (uint64, error) {
 	if len(b) < 8 {
 		return 0, fmt.Errorf("%d bytes that nobody wrote", len(b))

@@ -26,11 +26,12 @@ const (
 	batchItems = 4
 	lives      = 2 // number of times that the shard runs in a recording; the second run continues on the disk of the first
 	restOneOf  = 40
-	rest       = 150 * time.Millisecond // longer than the time after which an idle group writes its mark
+	rest       = 150 * time.Millisecond // pause of a worker, long enough for its group to become idle and write its mark
 	etcdEvery  = 200 * time.Millisecond
 )
 
-// evidence lists shard counters that a load must increase, because otherwise the load does not test enough.
+// evidence lists counters of the shard that the load must increase. If one of them does not increase, the load has
+// not tested enough.
 var evidence = [...]string{"sheaf_shard_journal_writes_total", "sheaf_shard_compaction_dropped_entries_total"}
 
 // known is etcd's content at a position of the recording.
@@ -47,7 +48,7 @@ type recording struct {
 	before  *faultdisk.Image
 	record  []faultdisk.Op
 	ledger  ledger
-	from    int // first position for a power cut, at which all groups exist
+	from    int // power is cut only from this position on, because all groups exist by then
 	known   []known
 	counted [len(evidence)]float64
 
@@ -129,7 +130,7 @@ func (r *recording) note(ctx context.Context) error {
 	return err
 }
 
-// knownAt returns content that etcd certainly had when the power was cut.
+// knownAt returns the content of etcd when it was last recorded before a power cut at the given position.
 func (r *recording) knownAt(cut int) map[string]string {
 	i, exact := slices.BinarySearchFunc(r.known, cut, func(k known, at int) int { return k.at - at })
 	if !exact {
@@ -165,8 +166,8 @@ type worker struct {
 	random *rand.Rand
 }
 
-// put puts a record. Every second worker sends no request id, because compaction keeps the writes whose request id a
-// client may send again.
+// put puts a record. Half of the workers send no request id, so that compaction has something to drop. It must keep
+// writes with a request id, because a client may send them again.
 func (w *worker) put(ctx context.Context, id int64, data []byte) error {
 	if w.number%2 == 0 || len(data) > 1<<20 {
 		_, err := w.client.Put(ctx, client.Key{ID: id}, data, nil)
@@ -189,7 +190,8 @@ func (w *worker) delete(ctx context.Context, id int64) error {
 	})
 }
 
-// served retries a write while it fails because the group is not ready yet. Such a write was certainly not applied.
+// served retries a write while the group is not ready yet. A write that fails for this reason was certainly not
+// applied.
 func served(write func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if err := write(); status.Code(err) != codes.Unavailable || time.Now().After(end) {
@@ -203,7 +205,7 @@ func (w *worker) key() int64 { return int64(w.random.IntN(keysOfEach)*workers + 
 // write performs one or several writes, and returns their number.
 func (w *worker) write(ctx context.Context) (int, error) {
 	if w.random.IntN(restOneOf) == 0 {
-		time.Sleep(rest) // lets groups become idle now and then
+		time.Sleep(rest) // lets groups become idle from time to time
 	}
 	switch n := w.random.IntN(100); {
 	case n < 20:

@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// lazy is the real file system that omits either syncs of files whose names begin with a prefix, or syncs of folders.
+// lazy is the real file system, except that it leaves out some syncs: those of files whose names begin with a certain
+// prefix, or those of folders.
 type lazy struct {
 	vfs.OS
 	files   string // prefix of file names; an empty prefix matches no file
@@ -36,7 +37,8 @@ func (l lazy) SyncDir(dir string) error {
 	return l.OS.SyncDir(dir)
 }
 
-// SyncAll fails if syncs are omitted, because it would make those files or folders durable.
+// SyncAll returns an error if some syncs are to be left out, because it would make the unsynced files or folders
+// durable.
 func (l lazy) SyncAll(dir string) error {
 	if l.folders || l.files != "" {
 		return errors.ErrUnsupported
@@ -49,10 +51,11 @@ type neverSynced struct{ vfs.File }
 
 func (neverSynced) Sync() error { return nil }
 
-// TestPowerCutsFindSyncsLeftOut checks that data is missing after power cuts, or that the shard does not start, if
-// syncs are omitted. Without this check, TestPowerCuts could pass without being able to detect anything. `make test`
-// tries one kind of file on each of two file systems, and `make soak-log` tries all kinds. Missing folder syncs are
-// seldom noticed, and only on btrfs, because on ext4 and xfs syncing a file also makes earlier names durable.
+// TestPowerCutsFindSyncsLeftOut leaves out some syncs, and checks that power cuts then lead to missing data or to a
+// shard that does not start. Without this test, TestPowerCuts could pass without being able to find anything. `make
+// test` tries one kind of file on each of two file systems, and `make soak-log` tries all kinds. Missing syncs of
+// folders are seldom noticed, and only on btrfs, because on ext4 and xfs the sync of a file also makes earlier names
+// durable.
 func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name, fs string

@@ -27,11 +27,11 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	cutsOfTest       = 7 // number of cuts for each file system, so small that some runs neither tear nor reorder a write
+	cutsOfTest       = 7 // cuts on each file system; with so few, some runs neither tear nor reorder a write
 	cutsOfSoak       = 2000
 	cutsOfARecording = 50
 	writesRecorded   = 1500
-	wrongMax         = 5 // the test stops after this many wrong cuts
+	wrongMax         = 5 // the test stops after this many cuts that reveal a fault
 )
 
 // cutsWanted returns the number of cuts on each file system.
@@ -101,7 +101,8 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeMountedIsRepaired tests ext4 with a torn superblock.
+// TestWhatCannotBeMountedIsRepaired tears the superblock of ext4, so that the kernel refuses to mount the file system
+// before it is repaired.
 func TestWhatCannotBeMountedIsRepaired(t *testing.T) {
 	fs := fileSystemOf("ext4")
 	fs.needed(t)

@@ -36,7 +36,8 @@ const (
 
 var routing = placement.Routing{Mode: placement.Hash, Groups: 6}
 
-// etcdOf is etcd's content for one store. etcd is not affected by power cuts, as if it ran on another machine.
+// etcdOf is the part of etcd that belongs to one store. Power cuts do not affect etcd, as if it ran on another
+// machine.
 type etcdOf struct {
 	client *clientv3.Client
 	store  *registry.Store
@@ -45,7 +46,8 @@ type etcdOf struct {
 
 var stores atomic.Int64
 
-// newEtcdOf connects to the shared etcd. The result has no store yet. The caller must call next().
+// newEtcdOf connects to the etcd that all tests share. The result does not belong to a store yet, so the caller must
+// call next().
 func newEtcdOf(t *testing.T) *etcdOf {
 	t.Helper()
 	c, err := etcdtest.Shared(t).Client()
@@ -54,7 +56,8 @@ func newEtcdOf(t *testing.T) *etcdOf {
 	return &etcdOf{client: c}
 }
 
-// next returns an etcd for a new store with the content of an earlier moment. nil means no content.
+// next returns an etcdOf for a new store. The store begins with the content that another one had at an earlier
+// moment, or empty if before is nil.
 func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, error) {
 	name := fmt.Sprintf("cut-%d", stores.Add(1))
 	next := &etcdOf{client: e.client, prefix: registry.PrefixDefault + "/" + name + "/"}
@@ -70,7 +73,7 @@ func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, e
 	return next, err
 }
 
-// known returns the content of etcd except registrations, which expire with their process.
+// known returns the content of etcd, without registrations, because those expire when their process is gone.
 func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
 	answer, err := e.client.Get(ctx, e.prefix, clientv3.WithPrefix())
 	if err != nil {
@@ -160,7 +163,7 @@ func (l *life) counted(name string) (sum float64, err error) {
 	return sum, err
 }
 
-// errDamaged means that a group is damaged after a start.
+// errDamaged means that a shard reports, after a start, that one of its groups is damaged.
 var errDamaged = errors.New("a group is not whole")
 
 func (l *life) serves(ctx context.Context) error {
@@ -190,7 +193,8 @@ func (l *life) serves(ctx context.Context) error {
 	}
 }
 
-// found returns all records. It uses scans, and single reads for the records that scans omit.
+// found returns all records that the shard holds. It scans every group, and reads those records one by one that a
+// scan leaves out.
 func (l *life) found(ctx context.Context) (map[int64]uint64, error) {
 	found := map[int64]uint64{}
 	for n := range routing.Groups {

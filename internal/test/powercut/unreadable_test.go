@@ -23,14 +23,14 @@ import (
 
 const (
 	blockBytes = 4096
-	fibmap     = 1 // FIBMAP returns the device block that holds a file's block
-	figetbsz   = 2 // FIGETBSZ returns the block size in bytes
-	badImages  = 3 // number of disks that power cuts left
-	tailBlocks = 2 // number of blocks at the end of a segment's data
+	fibmap     = 1 // returns the block of the device that holds a block of a file
+	figetbsz   = 2 // returns the block size in bytes
+	badImages  = 3 // number of power cuts whose disks are tested
+	tailBlocks = 2 // number of blocks at the end of a segment that are tested
 )
 
-// placeOf returns a file block's offset on the disk, or 0 if the block is not allocated. The file system must overwrite
-// files in place.
+// placeOf returns where on the disk a block of a file is, or 0 if the block is not allocated. The file system must be
+// one that overwrites files in place.
 func placeOf(name string, block int64) (place int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -48,7 +48,7 @@ func placeOf(name string, block int64) (place int64, err error) {
 	return int64(number) * int64(bytes), nil
 }
 
-// suspect is a block that a start after a power cut has to read.
+// suspect is a block that a shard must read when it starts after a power cut.
 type suspect struct {
 	file  string // path relative to the mount point
 	block int64
@@ -71,7 +71,8 @@ func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
 		if err != nil || len(segments) == 0 {
 			return nil, fmt.Errorf("%s has no segment: %w", group, err)
 		}
-		files = append(files, segments[len(segments)-1]) // names sort by number
+		// The last name is that of the newest segment, because names contain the number.
+		files = append(files, segments[len(segments)-1])
 	}
 	for n, name := range files {
 		end, err := dataEnd(name)
@@ -102,9 +103,9 @@ func dataEnd(name string) (int64, error) {
 	return int64(len(strings.TrimRight(string(b), "\x00"))), nil
 }
 
-// TestABlockThatCannotBeReadAfterAPowerCut makes reads of one block fail with EIO during the start after a power cut,
-// once or every time. The block is in the journal or at the end of a segment. The shard must either report the error,
-// or have everything that was acknowledged.
+// TestABlockThatCannotBeReadAfterAPowerCut makes reads of one block fail with EIO while a shard starts after a power
+// cut. They fail once or every time. The block is in the journal, or at the end of a segment. The shard must either
+// report the error, or hold all data that was acknowledged.
 func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long tests")
@@ -135,7 +136,7 @@ func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
 	t.Logf("starts with a block that cannot be read: %v", told)
 }
 
-// unreadable is a recording that is used to start shards with a bad block after a power cut.
+// unreadable cuts the power in a recording, and starts shards on the result while a block cannot be read.
 type unreadable struct {
 	*recording
 	dir   string
@@ -158,8 +159,8 @@ func (u *unreadable) suspects(random *rand.Rand) ([]suspect, error) {
 	return bad, errors.Join(err, m.detach())
 }
 
-// start starts a shard with a block that cannot be read the given number of times. It returns how the shard handled
-// this, and an error if the shard lost data without reporting it.
+// start starts a shard on a disk with a block that cannot be read, as often as the argument times says. It returns
+// what the shard did about it. It returns an error if the shard has lost data without reporting it.
 func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

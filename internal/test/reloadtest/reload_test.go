@@ -61,14 +61,14 @@ func (p *pki) config() (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// TestTheLastGoodFilesStayInUse checks that, at the start, an error names each file that cannot be read or has expired.
-// Later the last good files must remain in use, and each problem must be reported once. The connections are in memory,
-// and the time is virtual.
+// TestTheLastGoodFilesStayInUse replaces certificate files by bad ones. When a program starts, an error must name
+// each file that cannot be read or has expired. Later, the program must continue to use the last good files, and
+// report each problem once. The connections are in memory, and the time is virtual.
 func TestTheLastGoodFilesStayInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPKI(t)
 		old := func() [2][]byte { cert, key := p.issue(); return [2][]byte{cert, key} }()
-		time.Sleep(2 * time.Hour) // the lifetime of the certificate, and the tolerated difference between clocks
+		time.Sleep(2 * time.Hour) // the certificate expires, even if clocks differ by as much as is tolerated
 		cert, key := p.issue()
 		_, otherKey := p.issue()
 		bad := map[string][2][]byte{

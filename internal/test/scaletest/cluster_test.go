@@ -42,12 +42,12 @@ func readFile(t *testing.T, name string) string {
 type cluster struct {
 	*kubetest.Server
 	client   client.Client
-	etcd     string // host:port of the etcd that holds the placement; Kubernetes has a separate one
-	network  string // first two numbers of all pods' addresses
+	etcd     string // host:port of the etcd that holds the placement; Kubernetes has an etcd of its own
+	network  string // first two numbers of the addresses of all pods
 	operator string // kubeconfig of the operator
 	zones    int
 	audited  audited
-	operates int    // pid of the operator; 0: no operator should be running
+	operates int    // pid of the operator; 0 while no operator should be running
 	said     string // path of the operator's log
 }
 
@@ -57,7 +57,7 @@ const root = "../../.."
 // startCluster starts the control plane with nodes, and waits until they are Ready.
 func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	t.Helper()
-	log.SetLogger(logr.Discard()) // the client's errors already contain what it would log
+	log.SetLogger(logr.Discard()) // whatever the client would log is also in the errors that it returns
 	began := time.Now()
 	server, err := kubetest.StartWith(filepath.Join(root, "config", "crd", "bases"), kubetest.Options{
 		Flags: map[string]string{
@@ -142,8 +142,8 @@ func (c *cluster) startPrograms(t *testing.T) {
 		"--cidr", c.network+".0.0/16", "--node-lease-duration-seconds=200", "--v=ERROR")
 }
 
-// start runs a program that is killed together with the server. The program's arguments include the server's folder, by
-// which the guard finds the program. Its output goes to a log in that folder.
+// start runs a program that is killed together with the server. One of its arguments must contain the server's
+// folder, so that the guard finds the program. Its output is written to a log in that folder.
 func (c *cluster) start(t *testing.T, program string, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := os.Stat(program); err != nil {
@@ -151,7 +151,7 @@ func (c *cluster) start(t *testing.T, program string, env []string, args ...stri
 	}
 	output, err := os.OpenFile(c.log(program), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must.OK(t, err)
-	defer output.Close()                  // the program has its own handle
+	defer output.Close()                  // the program has its own handle of the file
 	cmd := exec.Command(program, args...) // the server's guard kills the program
 	cmd.Args[0] = filepath.Join(c.Dir(), filepath.Base(program))
 	cmd.Stdout, cmd.Stderr = output, output
@@ -191,7 +191,7 @@ func (c *cluster) makeNodes(ctx context.Context, t *testing.T, nodes int) {
 	})
 }
 
-// each calls do() for the numbers from 0 to n-1, several at a time.
+// each calls do() for every number from 0 to n-1, with several calls at the same time.
 func (c *cluster) each(ctx context.Context, t *testing.T, n int, do func(ctx context.Context, n int) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(ctx)
@@ -216,7 +216,8 @@ func (c *cluster) readyNodes(ctx context.Context, t *testing.T) (ready int) {
 	return ready
 }
 
-// patience limits the wait for each condition. It is not a performance target. A run that reaches this limit hangs.
+// patience limits the wait for each condition. It is not a performance target: a run that takes longer than this has
+// hung.
 const patience = 30 * time.Minute
 
 // await waits until the condition holds, and logs the progress from time to time.

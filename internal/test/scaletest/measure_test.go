@@ -64,8 +64,8 @@ func kibibytes(status []byte, name string) int64 {
 // requests counts the operator's requests that the API server has answered, by verb and kind.
 type requests map[string]int
 
-// writes returns the number of requests that are not reads, except those for the lease with which operators elect their
-// leader.
+// writes returns the number of requests that change something. It does not count those for the lease with which
+// operators elect their leader.
 func (r requests) writes() (n int) {
 	for what, count := range r {
 		if verb, kind, _ := strings.Cut(what, " "); verb != "get" && verb != "list" && kind != "leases" {
@@ -93,7 +93,8 @@ func (r requests) String() string {
 	return strings.Join(words, ", ")
 }
 
-// requests counts the lines in the API server's audit log. Each call continues where the last one ended.
+// requests counts the operator's requests in the API server's audit log. Each call continues where the previous one
+// ended, and returns the total.
 func (c *cluster) requests(t *testing.T) requests {
 	t.Helper()
 	file, err := os.Open(filepath.Join(c.Dir(), "audit.log"))
@@ -104,7 +105,7 @@ func (c *cluster) requests(t *testing.T) requests {
 	}
 	log, err := io.ReadAll(file)
 	must.OK(t, err)
-	log = log[:bytes.LastIndexByte(log, '\n')+1] // the last line may be incomplete, because the API server is writing
+	log = log[:bytes.LastIndexByte(log, '\n')+1] // the API server may still be writing the last line
 	for line := range bytes.Lines(log) {
 		c.audited.count(t, line)
 	}
@@ -112,7 +113,7 @@ func (c *cluster) requests(t *testing.T) requests {
 	return maps.Clone(c.audited.requests)
 }
 
-// audited holds the counts up to the current position in the audit log.
+// audited is what was counted in the audit log so far.
 type audited struct {
 	bytes    int64 // bytes of the log that were read
 	requests requests

@@ -18,17 +18,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// picture is the final state of a store without the parts that differ between runs. Two stores that were created in
-// different ways must have equal pictures.
+// picture is the final state of a store, without the parts that differ from run to run. If two stores are created in
+// different ways and end with the same specification, their pictures must be equal.
 type picture struct {
 	sets, pods, claims int
-	template           string // specification that all StatefulSets share, without the parts that identify the shard
-	groups             int
-	wanted             int // number of targets that the planner would still change
-	apart              int // number of groups whose copies are on their targets and in different zones
+	// template is the specification that all StatefulSets have in common, without the parts that identify a shard.
+	template string
+	groups   int
+	wanted   int // number of targets that the planner would still change if it ran again
+	apart    int // number of groups whose copies are where their targets are, and in different zones
 }
 
-// look collects the picture's data, and fails the test if one shard differs from the others.
+// look collects the data of the picture. It fails the test if the shards do not all look the same.
 func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) picture {
 	t.Helper()
 	of := []client.ListOption{client.InNamespace("default"), client.MatchingLabels{v1alpha1.LabelPool: "ssd"}}
@@ -69,7 +70,7 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	return out
 }
 
-// without returns a StatefulSet's spec as a string, without the names that identify the shard or the store.
+// without returns the spec of a StatefulSet as a string from which the names of the shard and the store are removed.
 func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) string {
 	t.Helper()
 	if have := set.Spec.Template.Annotations[workload.AnnotationVolume]; have != volume {

@@ -27,7 +27,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// shardsWanted returns the number of shards in a store. If the variable for this number is not set, it skips the test.
+// shardsWanted returns the number of shards that an environment variable asks for. If the variable is not set, it
+// skips the test.
 func shardsWanted(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("SHEAF_SCALE_SHARDS")
@@ -100,15 +101,16 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lives fails the test if the operator has exited on its own, because waiting for its work would then be useless. An
-// operator exits when it loses its lease because the machine is too busy.
+// lives fails the test if the operator has exited on its own, because nothing would happen any more for which the
+// test could wait. An operator exits, for example, if it loses its lease because the machine is too busy.
 func (c *cluster) lives(t *testing.T) {
 	t.Helper()
 	if c.operates == 0 {
 		return
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operates))
-	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // a zombie, whose exit status has not been collected yet
+	// The process is gone, or is a zombie: the operator has exited, and its status was not collected yet.
+	if err != nil || bytes.Contains(stat, []byte(") Z ")) {
 		t.Fatalf("the operator has ended by itself: %s", lastLine(c.said))
 	}
 }
@@ -119,7 +121,7 @@ func lastLine(name string) string {
 	return lines[len(lines)-1]
 }
 
-// readyWords reports whether a store is ready, and describes its progress.
+// readyWords reports whether a store is ready, and describes in words how far it is.
 func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.RecordStore, shards int) (bool,
 	string) {
 	t.Helper()
@@ -135,11 +137,11 @@ func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.
 	return done && int(store.Status.Shards.Serving) == shards && store.Status.Groups.Moving == 0, words
 }
 
-// quiet waits until the operator has written nothing for some time. By then, the operator has written everything that
-// the last change requires.
+// quiet waits until the operator has written nothing for some time. By then it has finished all writes that the last
+// change required.
 func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 	t.Helper()
-	const enough = 35 * time.Second // the operator checks a healthy pool every 30 s
+	const enough = 35 * time.Second // longer than the interval of 30 s at which the operator checks a healthy pool
 	last, since := c.requests(t).writes(), time.Now()
 	await(ctx, t, fmt.Sprintf("the operator to write nothing for %v", enough), func() (bool, string) {
 		if now := c.requests(t).writes(); now != last {
@@ -152,8 +154,8 @@ func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 // residentMost is the maximum resident memory of the operator, for any number of shards up to 1,000.
 const residentMost = 300 << 20
 
-// TestScale creates one store with many shards at the beginning, and another store that grows to the same size while
-// its operator is killed repeatedly.
+// TestScale creates one store with many shards at once, and another store that grows to the same size while its
+// operator is killed repeatedly. In the end both must look the same.
 func TestScale(t *testing.T) {
 	shards := shardsWanted(t)
 	var calm, killed picture
@@ -168,8 +170,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// firstStart creates a store with many shards. It then observes the operator while nothing happens, and after the loss
-// of a node.
+// firstStart creates a store with many shards. It then observes what the operator does while nothing happens, and
+// after a node is lost.
 func firstStart(t *testing.T, shards int) picture {
 	ctx := t.Context()
 	c := startCluster(ctx, t, shards)
@@ -195,8 +197,8 @@ func firstStart(t *testing.T, shards int) picture {
 	return out
 }
 
-// allowed fails the test if the API server has refused a request from the operator, which has only the rights in
-// config/rbac.
+// allowed fails the test if the API server has refused a request of the operator. In this test the operator has only
+// the rights in config/rbac.
 func (c *cluster) allowed(t *testing.T) {
 	t.Helper()
 	log, err := os.ReadFile(c.said)
@@ -208,8 +210,8 @@ func (c *cluster) allowed(t *testing.T) {
 	}
 }
 
-// idle observes the operator for a minute in which nothing happens. In that time, the operator must not write unchanged
-// data again.
+// idle observes the operator for a minute in which nothing happens. The operator must not write data that has not
+// changed.
 func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	t.Helper()
 	const minute = time.Minute
@@ -292,8 +294,8 @@ func scaleOut(t *testing.T, shards int) picture {
 	began, before := time.Now(), c.requests(t)
 	const kills = 5
 	for n := range kills {
-		// The moment of a kill is specified as a number of writes, so that kills hit the same phases on machines of any
-		// speed.
+		// The moment of each kill is chosen as a number of writes, not as a time. So kills hit the same phases of the work
+		// on machines of any speed.
 		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
 		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {
 			made := c.requests(t).writes()

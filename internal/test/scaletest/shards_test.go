@@ -34,9 +34,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// fleet simulates all shards of a store. A shard runs while its pod exists. It listens at the pod's address, is
-// registered in etcd with its own lease, and serves AdminService. The fleet immediately creates and moves groups as
-// their targets demand, without any data.
+// fleet simulates all shards of a store. A shard runs as long as its pod exists: it listens at the pod's address, is
+// registered in etcd with its own lease, and serves AdminService. The fleet creates and moves groups at once when
+// their targets demand it, because they hold no data.
 type fleet struct {
 	recordv1.UnimplementedAdminServiceServer
 
@@ -51,9 +51,9 @@ type fleet struct {
 	provisioners errgroup.Group
 
 	mu          sync.Mutex
-	played      map[string]*played         // by address of the pod
-	generations map[string]uint64          // volume generations, by the claim's UID
-	leads       map[string]map[string]bool // shard -> group -> whether the shard leads it
+	played      map[string]*played         // shards by the address of their pod
+	generations map[string]uint64          // generation of each volume, by the UID of its claim
+	leads       map[string]map[string]bool // for each shard and group, whether the shard leads the group
 }
 
 // played is a simulated shard.
@@ -76,7 +76,7 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	}
 	f.provisioners.SetLimit(16)
 	recordv1.RegisterAdminServiceServer(f.server, f)
-	set, err := kubernetes.NewForConfig(c.Config) // for watches, which c.client does not support
+	set, err := kubernetes.NewForConfig(c.Config) // the test needs watches, which c.client does not support
 	must.OK(t, err)
 	factory := informers.NewSharedInformerFactoryWithOptions(set, 0, informers.WithNamespace(store.Namespace))
 	pods, claims := factory.Core().V1().Pods().Informer(), factory.Core().V1().PersistentVolumeClaims()
@@ -210,11 +210,11 @@ func (f *fleet) end(address string) {
 	}
 }
 
-// endOnNode stops the shards on a node, as if the node were lost.
+// endOnNode stops the shards on a node, as if the node had failed.
 func (f *fleet) endOnNode(node string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// The shards remain in the map, so that the remaining objects of their pods do not start them again.
+	// The shards stay in the map. Otherwise they would be started again, because the objects of their pods still exist.
 	for _, p := range f.played {
 		if p.node == node {
 			p.stop()
@@ -263,7 +263,7 @@ func (f *fleet) live(ctx context.Context, p *played, host string) error {
 	return nil
 }
 
-// asked returns the shard whose address the client called.
+// asked returns the shard that a client has called, which it recognizes by the address.
 func (f *fleet) asked(ctx context.Context) (*played, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok || from.LocalAddr == nil {
@@ -349,8 +349,8 @@ func (f *fleet) follow(ctx context.Context) {
 	}
 }
 
-// follows applies the next change that a group needs, and reports whether there is one. If all shards of the target are
-// alive, they become the members. If a majority of the members is alive, one of them leads.
+// follows makes the next change that a group needs, and reports whether there was one. If all shards of the target
+// are alive, they become the members. If a majority of the members is alive, one of them becomes the leader.
 func follows(view placement.View, g placement.Group) (placement.Group, bool) {
 	lives := func(shard string) bool { return view.Shards[shard].Name != "" }
 	living := 0

@@ -38,11 +38,11 @@ type operation struct {
 	reply     reply
 	begin     int64
 	end       int64
-	at, until time.Duration // positions in the order of messages
+	at, until time.Duration // virtual time since the run began, for messages
 }
 
-// moments numbers calls and responses in the order in which they occurred. Virtual time cannot order them, because many
-// calls and responses occur at the same virtual time.
+// moments numbers calls and responses in the order in which they happen. Virtual time cannot be used for this,
+// because many of them happen at the same virtual time.
 var moments atomic.Int64
 
 // client makes one call after another, and retries each call until the call is answered.
@@ -77,8 +77,8 @@ func (w *world) client(number int) {
 // churnIDs is the first id of the records that churn writes.
 const churnIDs = 1000
 
-// churn writes without request ids. Compaction can drop these writes when they are superseded, because no client will
-// retry them. The ledger checks these writes. judge() does not check them, because each is tried only once, and their
+// churn writes without request ids. When such a write is superseded, compaction can drop it, because no client will
+// retry it. The ledger checks these writes, but judge() does not, because each of them is tried only once and their
 // order is not recorded.
 func (w *world) churn() {
 	random := rand.New(rand.NewPCG(w.seed, 99))
@@ -124,9 +124,9 @@ func randomCall(random *rand.Rand, last map[int64]uint64, keys int64) call {
 	return c
 }
 
-// perform retries a client's n-th call until the call is answered. It returns false if the run ends before the call is
-// answered. The first try goes to p if p is not nil. The other tries go to a process that claims to lead, and sometimes
-// to any process.
+// perform makes a client's n-th call and retries it until it is answered. It returns false if the run ends first. If
+// p is not nil, the first attempt goes to p. Other attempts go to a process that claims to lead, and sometimes to any
+// process.
 func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) bool {
 	var request [16]byte
 	binary.LittleEndian.PutUint64(request[:], uint64(op.client)+1)
@@ -159,8 +159,8 @@ func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) 
 	}
 }
 
-// choose returns a process that claims to lead, or nil if there is none. One time in eight, and half of the time if
-// anybody is set, it returns any process instead.
+// choose returns a process that claims to lead, or nil if there is none. With a probability of one in eight, it
+// returns any process instead. If anybody is set, the probability is more than one half.
 func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	all := w.processes()
 	if len(all) == 0 {
