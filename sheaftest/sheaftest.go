@@ -30,12 +30,12 @@ const startTimeout = 2 * time.Minute
 
 // Config configures a store. A zero field takes its default.
 type Config struct {
-	// Dir keeps the data, also for a later process. The data may not survive a machine failure: the store's etcd
-	// does not sync. Empty: a temporary folder, removed by Close.
+	// Dir is the folder for the data, which a later process may use again. The data may be lost in a machine failure,
+	// because the store's etcd does not sync. If Dir is empty, the data is in a temporary folder, which Close removes.
 	Dir string
 	// Groups is the number of groups of Hash routing; default: 4.
 	Groups int
-	// Named selects Named routing: the caller names groups, and the first write to a group creates it.
+	// Named selects Named routing, where the caller names groups, and the first write to a group creates it.
 	Named bool
 	// Shards is the number of shards; default: 1.
 	Shards int
@@ -188,10 +188,10 @@ func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
 	return fmt.Errorf("%d of %d groups have an owner after %v", owned, meta.Routing.Groups, startTimeout)
 }
 
-// Addr is the address of the gateway, host:port.
+// Addr returns the address of the gateway as host:port.
 func (s *Server) Addr() string { return s.gateway.Addr() }
 
-// ShardAddr is the address of shard n, host:port.
+// ShardAddr returns the address of shard n as host:port.
 func (s *Server) ShardAddr(n int) string { return s.shards[n].Addr() }
 
 // Client returns a client of the store, which is closed when the test ends.
@@ -208,7 +208,8 @@ func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	return c
 }
 
-// KillShard stops shard n immediately, like a crash of its process: nothing is sealed. Acknowledged writes survive.
+// KillShard stops shard n at once, as a crash of its process would, so that nothing is sealed. Acknowledged writes
+// survive.
 func (s *Server) KillShard(n int) { s.shards[n].Kill() }
 
 // RestartShard starts shard n again after KillShard, with its old folder and a new address.

@@ -58,7 +58,7 @@ type Options struct {
 	Off    rules.Off    // safety rules that a test has switched off
 }
 
-// Stats counts what the journal has done since New.
+// Stats counts events since New.
 type Stats struct {
 	Writes  int64 // number of writes that were made durable
 	Syncs   int64 // number of syncs that made these writes durable

@@ -101,7 +101,8 @@ func readLog(shard, dir string) (*logOf, string, error) {
 	}
 	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
 	for _, segment := range m.Segments {
-		// Even if compaction has removed every entry that this leader wrote, its first index shows what it truncated.
+		// Even if compaction has removed every entry that this leader wrote, its first index shows which entries it
+		// truncated.
 		log.cut(segment.FirstIndex)
 		if err := log.read(path.Join(dir, format.SegmentName(segment.Number)), segment.ID); err != nil {
 			return nil, "", err
@@ -224,8 +225,8 @@ func TestFactsAgree(t *testing.T) {
 }
 
 // In this log, a leader has truncated an entry of an earlier leader, and compaction has since removed everything that
-// the leader wrote in its place. The truncated entry must still be ignored. The manifest shows what was truncated,
-// because it holds the index at which the leader's segment begins.
+// the leader wrote in its place. The truncated entry must still be ignored. The manifest shows which entries were
+// truncated, because it holds the index at which the leader's segment begins.
 func TestWhatWasTruncatedIsNotReadThoughNothingIsLeftOfTheTruncation(t *testing.T) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),

@@ -257,8 +257,7 @@ func led(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// whole returns an error that describes what the replicas lack. Each group must have all its copies, all copies must
-// serve, and one of them must lead.
+// whole returns an error unless each group has all its copies, all copies serve, and one of them leads.
 func (s *store) whole(all map[string][]replica) error {
 	var errs []error
 	for g := range s.cfg.groups {

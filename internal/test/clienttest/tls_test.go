@@ -37,7 +37,7 @@ func TestTLSFiles(t *testing.T) {
 	if _, err := client.TLS(good); err != nil {
 		t.Fatal(err)
 	}
-	// A client without a certificate identifies itself in another way.
+	// This client has no certificate, and identifies itself in another way.
 	if _, err := client.TLS(client.TLSFiles{CA: good.CA}); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func Start(dir string, listen ...string) (*Server, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.Name = filepath.Clean(dir), "sheaf"
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	// Required by etcd; nobody connects to it, because there is no other member.
+	// etcd requires a peer address. Nobody connects to it, because there is no other member.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = nil, []url.URL{peer}
 	cfg.InitialCluster = cfg.Name + "=" + peer.String()

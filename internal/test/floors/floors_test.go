@@ -79,7 +79,7 @@ func permits(folder, pkg string) bool {
 	return pkg == alone || !isAlone && within(pkg, folder)
 }
 
-// judge returns what is wrong: mistakes in the list of floors, and packages that import something forbidden.
+// judge returns all mistakes: those in the list of floors, and the packages with forbidden imports.
 func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	used := map[string]bool{}
 	for pkg, imported := range imports {

@@ -60,7 +60,7 @@ func readTree(t *testing.T, root string) tree {
 }
 
 // missing returns "" if the tree has everything that a name in a page refers to, or if the name does not look like
-// code. Otherwise it describes what the tree lacks.
+// code. Otherwise it describes the missing part.
 func (there tree) missing(name string) string {
 	switch method := aMethod.FindStringSubmatch(name); {
 	case others.MatchString(name):

@@ -32,7 +32,7 @@ type Interceptors struct {
 // sight records the calls to one method.
 type sight struct {
 	unary, stream int
-	received      any // what the handler received: the request, or the first message of a stream
+	received      any // the message that the handler received: the request, or the first message of a stream
 	content       proto.Message
 }
 

@@ -26,7 +26,7 @@ const (
 // On average, one in againOneOf cuts is followed by a second cut while the shard starts.
 const againOneOf = 3
 
-// tally counts power cuts and what they led to.
+// tally counts power cuts and their consequences.
 type tally struct {
 	cuts  int
 	again int // number of cuts that hit the start after another cut

@@ -160,7 +160,7 @@ func (u *unreadable) suspects(random *rand.Rand) ([]suspect, error) {
 }
 
 // start starts a shard on a disk with a block that cannot be read, as often as the argument times says. It returns
-// what the shard did about it. It returns an error if the shard has lost data without reporting it.
+// how the shard has reacted, and an error if the shard has lost data without reporting it.
 func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

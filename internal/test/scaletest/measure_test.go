@@ -113,7 +113,7 @@ func (c *cluster) requests(t *testing.T) requests {
 	return maps.Clone(c.audited.requests)
 }
 
-// audited is what was counted in the audit log so far.
+// audited holds the counts for the part of the audit log that was read so far.
 type audited struct {
 	bytes    int64 // bytes of the log that were read
 	requests requests

@@ -170,8 +170,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// firstStart creates a store with many shards. It then observes what the operator does while nothing happens, and
-// after a node is lost.
+// firstStart creates a store with many shards. It then observes the operator while nothing happens, and after a node
+// is lost.
 func firstStart(t *testing.T, shards int) picture {
 	ctx := t.Context()
 	c := startCluster(ctx, t, shards)

@@ -178,8 +178,8 @@ func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	return nil
 }
 
-// reached records the moment of a response. It returns false if the process is dead, because a dead process cannot have
-// answered.
+// reached records when a response was received. It returns false if the process is dead by then, because a dead
+// process cannot have responded.
 func (w *world) reached(p *process, op *operation) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -277,8 +277,8 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	return true
 }
 
-// model describes the operations on one record. The state is the index of the record's newest version, or 0 if there is
-// no record.
+// model describes the effects of operations on one record. Its state is the index of the newest version of the
+// record, or 0 if there is no record.
 var model = porcupine.Model{
 	Init: func() any { return uint64(0) },
 	Step: func(state, input, output any) (bool, any) {

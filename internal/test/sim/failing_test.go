@@ -26,8 +26,9 @@ func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	}, &vfstest.Fault{Err: syscall.ENOSPC})
 }
 
-// failSync makes one or several of the next syncs fail. As on Linux, the data may be lost even though it can be read
-// until the power is cut. In other cases the sync only returns an error, whether or not the data is written.
+// failSync makes one or more of the next syncs fail. In some cases the unsynced data is lost as on Linux, that is, it
+// can still be read until the power is cut. In the other cases the sync returns an error and loses nothing, and the
+// data may even have been written.
 func (w *world) failSync(_ *operator, r *rand.Rand) bool {
 	effect, how := vfstest.EffectDrop, "a sync failed and lost what it was to write: "
 	switch r.IntN(4) {
@@ -46,7 +47,7 @@ func (w *world) failWrite(_ *operator, r *rand.Rand) bool {
 	return w.failOnce(r, vfstest.OpWrite, "a write failed: ", effect)
 }
 
-// failOnce makes a few operations of one kind fail, on files of one kind or on any file.
+// failOnce makes a few operations of one kind fail, either on files of one kind or on all files.
 func (w *world) failOnce(r *rand.Rand, kind vfstest.OpKind, how string, effect vfstest.Effect) bool {
 	what := []string{"segment", "segment", "journal", "mark", ""}[r.IntN(5)]
 	fault := &vfstest.Fault{Skip: r.Int64N(4), Count: []int64{1, 1, 2, 5}[r.IntN(4)], Effect: effect}
@@ -119,14 +120,15 @@ func refusedToWrite(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, group.ErrPoisoned)
 }
 
-// withoutSpace is how long a replica may report a full disk after there is free space again. By then it must have
-// continued on its own.
+// withoutSpace is the maximum time for which a replica may still report a full disk after there is free space again.
+// By then it must have resumed its work.
 const withoutSpace = 10 * time.Second
 
-// restarts restarts processes whose replica has failed, because only a restart determines what is on the disk.
+// restarts restarts each process whose replica has failed, because only a restart can determine the actual content of
+// the disk.
 func (w *world) restarts() {
 	r := rand.New(rand.NewPCG(w.seed, 8))
-	// stuck holds the time since which a process has reported a full disk even though there is free space.
+	// since when each process reports a full disk although there is free space
 	stuck := map[*process]time.Time{}
 	for w.sleep(100 * time.Millisecond) {
 		for _, p := range w.processes() {

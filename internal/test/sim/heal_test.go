@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// healTime limits how long a healed group may take for elections, installs and pending work.
+// healTime limits the time that a healed group may need for elections, installs and all work that is still pending.
 const healTime = 3 * time.Minute
 
 // heal ends the faults and waits for the clients.
@@ -36,8 +36,8 @@ func (w *world) heal() {
 	})
 }
 
-// startAll starts every machine that is down. It also restarts machines that crash after the healing because a crash
-// had been scheduled before.
+// startAll starts every machine that is down, including machines that have crashed after the healing because a crash
+// was scheduled before.
 func (w *world) startAll(r *rand.Rand) {
 	for _, m := range w.machines {
 		w.mu.Lock()
@@ -104,7 +104,7 @@ func (w *world) converge() {
 	w.compare(last)
 }
 
-// compare reads every record through every member. The result must follow from the newest entry for the record.
+// compare reads every record through every member. Each result must agree with the newest entry for the record.
 func (w *world) compare(last uint64) {
 	for _, p := range w.processes() {
 		if p.log.AppliedIndex() != last || !w.members[p.raftID] {
@@ -122,7 +122,7 @@ func (w *world) compare(last uint64) {
 		for id, want := range w.ledger.newest() {
 			index, deleted, err := p.log.Head(id)
 			if errors.Is(err, format.ErrClosed) {
-				break // a removed incarnation has been replaced by another one
+				break // the member has since been replaced by another incarnation
 			}
 			gone := errors.Is(err, group.ErrNotFound) && want.kind == format.KindDelete // the tombstone was dropped
 			if !gone && (err != nil || index != want.index || deleted != (want.kind == format.KindDelete)) {
@@ -133,13 +133,13 @@ func (w *world) compare(last uint64) {
 	}
 }
 
-// isRepaired reports whether a process has no damage left to repair.
+// isRepaired reports whether nothing in a process's replica is left to be repaired.
 func (w *world) isRepaired(p *process) bool {
 	return !p.log.Damaged() && (!w.isRotten(p.machine) || w.scrub(p))
 }
 
-// compareLog compares every entry in a replica's log with the entry that was applied first at the same index, by any
-// replica.
+// compareLog compares every entry in the log of a replica with the entry that was first applied at the same index by
+// any replica.
 func (w *world) compareLog(p *process, last uint64) {
 	for next := uint64(1); next <= last; {
 		got, err := p.log.ReadRange(group.IndexRange{First: next, Last: last}, 64<<10)
@@ -178,8 +178,8 @@ func (w *world) verifyDisks() {
 	}
 }
 
-// dump prints the manifest and each damaged file as text. A run cannot be repeated exactly, so the remains of its
-// disks are the only evidence.
+// dump describes the manifest and each damaged file in text form. The output is the only evidence, because a run
+// cannot be repeated exactly.
 func (w *world) dump(m *machine, damages []format.Damage) string {
 	names := []string{format.ManifestName, format.MarkName}
 	for _, d := range damages {
@@ -197,7 +197,7 @@ func (w *world) dump(m *machine, damages []format.Damage) string {
 	return b.String()
 }
 
-// describe describes the state of all machines and processes.
+// describe returns a text with the state of all machines and processes.
 func (w *world) describe() string {
 	var b strings.Builder
 	w.mu.Lock()

@@ -23,12 +23,13 @@ type hostile struct {
 	disk   *vfstest.Mem
 	name   string // name of the file
 	offset int64
-	times  int64 // number of refused reads; 0 means all reads until the start has finished
+	times  int64 // number of refused reads; 0 refuses all reads until the start is over
 }
 
-// failReads makes a disk refuse to read a block during the start after a power cut. The disk refuses either a few times
-// or always. The block is near the end of the active segment, or in the journal. If the group has only one copy, the
-// reads succeed after a few refusals, because otherwise its data would be permanently lost.
+// failReads lets a machine's disk refuse to read one block while the machine starts after a power cut. The disk
+// refuses either the first few reads or all of them. The block is near the end of the active segment, or in the
+// journal. If the group has only one copy, only the first few reads are refused, because otherwise its data would be
+// lost for good.
 func (w *world) failReads(o *operator, r *rand.Rand) bool {
 	return w.powerCutOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
 }
@@ -38,8 +39,8 @@ func (w *world) rotJournal(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool { return m.rotRecord(r) })
 }
 
-// worstRead makes a block unreadable, or damages a journal record, at a moment when the other members lack entries that
-// the machine has acknowledged.
+// worstRead makes a block unreadable, or damages a journal record, at the worst moment: while the other members lack
+// entries that the machine has acknowledged.
 func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		lost.cutPower(survival(r))
@@ -50,8 +51,8 @@ func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// powerCutOne cuts one machine's power and then calls do(), which changes that machine's disk. It chooses only a
-// machine whose disk may be lost, unless the group has only one copy. do() is called with world.mu held.
+// powerCutOne cuts the power of one machine, and then calls do() to change this machine's disk. It chooses a machine
+// whose disk may be lost, or any machine if the group has only one copy. The caller of do() holds world.mu.
 func (w *world) powerCutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,7 +67,7 @@ func (w *world) powerCutOne(o *operator, r *rand.Rand, do func(*machine) bool) b
 	return do(m)
 }
 
-// refuseToRead arranges a refused read for the next start. The caller holds world.mu.
+// refuseToRead chooses the block that the disk will refuse to read during the next start. The caller holds world.mu.
 func (m *machine) refuseToRead(r *rand.Rand) bool {
 	h := &hostile{disk: m.disk, times: []int64{0, 0, 1, 2}[r.IntN(4)]}
 	if m.world.cfg.copies == 1 {
@@ -109,9 +110,10 @@ func (h *hostile) choose(r *rand.Rand) bool {
 	return true
 }
 
-// takeHostile returns the file system for a start from a disk. The file system includes the arranged fault. The caller
-// must not hold world.mu, and must call ended() after the start. ended() returns the fault if it refused all reads
-// until the start had finished.
+// takeHostile returns the file system with which a machine starts from a disk, including the refused reads that were
+// arranged before. The caller must not hold world.mu. After the start, the caller must call ended(), which removes
+// the fault. If all reads were refused until the end of the start, and not only the first few, ended() returns the
+// fault.
 func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
 	faulty = vfstest.NewFaulty(disk)
 	w := m.world
@@ -148,8 +150,8 @@ func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended 
 	}
 }
 
-// truncateUnreadable truncates a segment at the block that cannot be read, as a program would do that mistakes the
-// block for a torn write.
+// truncateUnreadable truncates a segment at the unreadable block. A faulty program would do the same if it mistook
+// the block for a torn write.
 func (h *hostile) truncateUnreadable() bool {
 	f, err := h.disk.OpenWrite(h.name)
 	if err != nil || journal.IsName(path.Base(h.name)) {
@@ -169,7 +171,8 @@ type journalRecord struct {
 	sequence      uint64
 }
 
-// journalRecords returns the whole records of the journals on a disk that made something durable.
+// journalRecords returns the readable records of the journals on a disk. It leaves out the record that begins each
+// use of a file, because this record has no data.
 func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 	for _, file := range []string{"journal-0", "journal-1"} {
 		name := path.Join(volumeDir, file)
@@ -188,8 +191,8 @@ func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 	return records
 }
 
-// rotRecord flips a bit in a record of the journal. It never chooses the last record of a file, because damage to that
-// record would look like a torn write. The caller holds world.mu.
+// rotRecord flips a bit in a record of the journal. It spares the last record of a file, because damage to that
+// record could not be distinguished from a torn write. The caller holds world.mu.
 func (m *machine) rotRecord(r *rand.Rand) bool {
 	var between []journalRecord
 	records := journalRecords(m.disk)
@@ -202,15 +205,16 @@ func (m *machine) rotRecord(r *rand.Rand) bool {
 		return false
 	}
 	one := between[len(between)-1-r.IntN(min(len(between), 3))]
-	if !m.disk.Rot(one.name, one.offset+12, 1, func(b []byte) { b[0] ^= 1 }) { // changes the length of the record
+	// This byte is a part of the record's length.
+	if !m.disk.Rot(one.name, one.offset+12, 1, func(b []byte) { b[0] ^= 1 }) {
 		return false
 	}
 	m.rots, m.rotted = append(m.rots, rot{file: path.Base(one.name), at: moments.Add(1)}), true
 	return true
 }
 
-// misread makes the disk return a wrong bit, once, when a compaction verifies the segment that it has written. One in
-// three compactions is affected. The caller must call over() when the compaction has finished.
+// misread makes the disk return one wrong bit, once, while a compaction checks the segment that it has written. This
+// happens in one of three compactions. The caller must call over() when the compaction is done.
 func (w *world) misread(p *process) (over func()) {
 	w.mu.Lock()
 	chosen := w.random.IntN(3) == 0

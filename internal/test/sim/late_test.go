@@ -8,11 +8,11 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// repeatLate sometimes resends a write that was answered before, long after its client has continued. A gateway that
-// was suspended for a while retries writes in this way. The duplicate must have no effect, which the ledger checks.
+// repeatLate sometimes sends an answered write once more, long after its client has gone on to other calls. A gateway
+// that was suspended for a while would do the same. The duplicate must have no effect, which the ledger checks.
 //
-// Only the process that answered a write without an entry remembers that write. Its duplicate is not sent to another
-// process.
+// If the write has made no entry, for example because its condition did not hold, only the process that answered it
+// remembers it. The duplicate of such a write is therefore sent to this process only.
 func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Write, data []byte, r reply) {
 	wrote := r.index != 0 && r.refused == nil
 	if !wrote {
@@ -36,7 +36,7 @@ func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Wri
 		if over || p == nil || !wrote && gone {
 			return
 		}
-		if ask.Blob != nil { // each try stores its blob again
+		if ask.Blob != nil { // like a retry of a real gateway, the duplicate stores its blob again
 			ref, err := p.storeBlob(data)
 			if err != nil {
 				return

@@ -9,22 +9,23 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The faults in this file create situations in which a lease would cause a wrong read if one safety rule were missing.
-// These situations rarely occur by chance, because another member must be elected within half a second of the
-// majority's last response to the leader, and the leader must not receive any message about the election.
+// The faults in this file create situations in which a leader with a lease would return an outdated state if one
+// safety rule were missing. By chance, such situations are rare: within half a second after the majority has last
+// responded to the leader, another member must be elected, and the leader must not receive any message about this
+// election.
 
-// transferBehindPartition transfers leadership. From the TimeoutNow message on, the old leader receives nothing, so it
-// continues to believe that it leads.
+// transferBehindPartition transfers the leadership while the old leader receives nothing, beginning with the
+// TimeoutNow message. So the old leader continues to believe that it leads.
 func (w *world) transferBehindPartition(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
 
-// timeoutNowArrivesLate is like transferBehindPartition, but the TimeoutNow message arrives only after the old leader
-// has given up the transfer and has continued to lead.
+// timeoutNowArrivesLate is like transferBehindPartition. However, the TimeoutNow message arrives so late that the old
+// leader has already given up the transfer and leads again.
 func (w *world) timeoutNowArrivesLate(_ *operator, r *rand.Rand) bool {
 	return w.summon(r, between(r, 1200*time.Millisecond, 2*time.Second))
 }
 
-// summon transfers leadership with a TimeoutNow message. The argument late is the delay of that message. summon returns
-// true if the target leads while the old leader has not noticed this.
+// summon transfers the leadership with a TimeoutNow message, which it delays by the argument late. It returns true if
+// the target then leads and the old leader has not noticed it.
 func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	w.connect()
 	leader := w.leader()
@@ -65,9 +66,9 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 	return w.contrast(to, leader, r)
 }
 
-// askJustStarted disconnects one member from the leader until that member asks for votes. At that moment the voter that
-// receives the request loses power, so after its restart it does not remember that it has just responded to the leader.
-// askJustStarted returns true if the restarted voter was asked for its vote.
+// askJustStarted disconnects a member from the leader until this member asks for votes. A voter that receives the
+// request then loses its power and restarts, so that it no longer remembers that it has just responded to the leader.
+// askJustStarted returns true if the voter was asked for its vote after the restart.
 func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -78,7 +79,7 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	if lonely == nil {
 		return false
 	}
-	w.beCalm(true) // a member that lacks an entry would get no vote
+	w.beCalm(true) // without new writes, no member lacks an entry, which would cost it the vote
 	defer w.beCalm(false)
 	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
 		return false
@@ -112,8 +113,8 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// await waits until the trap catches a message. While it waits, it repeatedly calls the function in the argument
-// meanwhile. It returns nil if the trap catches no message within the time most.
+// await waits until the trap catches a message, and returns the message. In the meantime it repeatedly calls
+// meanwhile(). It returns nil if the trap has caught no message after the time in the argument most.
 func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhile func()) *raftpb.Message {
 	defer w.layTrap(nil)
 	for end := time.Now().Add(most); time.Now().Before(end); {
@@ -131,9 +132,10 @@ func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhil
 	return nil
 }
 
-// contrast waits until the new leader (the argument leads) is the leader while the old leader (the argument led) still
-// believes that it leads. Clients then write to the new leader and read from the old one. Finally, contrast reconnects
-// all machines. It returns false if this situation does not arise.
+// contrast waits for a situation with two leaders: the process in the argument leads has been elected, and the
+// process in the argument led still believes that it leads. Clients then write through the new leader and read
+// through the old one. If the situation does not arise soon, contrast returns false. In any case it finally
+// reconnects all machines.
 func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	defer w.connect()
 	is := false
@@ -171,8 +173,9 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	return true
 }
 
-// askWithCondition makes another client write through a former leader, on the condition that the record has the version
-// of the argument put. The former leader has only an older version, and must not refuse the write for that reason.
+// askWithCondition makes another client write through a former leader. The write requires that the record has the
+// version that the argument put has written. The former leader knows only an older version of the record. It must not
+// refuse the write for this reason.
 func (w *world) askWithCondition(led *process, put operation, random *rand.Rand, n uint64) {
 	w.calling.Add(1)
 	w.wait.Go(func() {
@@ -192,8 +195,8 @@ func (w *world) remember(op operation) {
 	w.history = append(w.history, op)
 }
 
-// readThrough asks a leader for a read barrier. If readThrough returns true, the leader also has a lease, if it is
-// allowed to have one.
+// readThrough asks a leader for a read barrier. If readThrough returns true, the leader also has a lease, provided
+// that leases are allowed.
 func (w *world) readThrough(p *process) bool {
 	ctx, cancel := context.WithTimeout(w.ctx, 50*time.Millisecond)
 	defer cancel()

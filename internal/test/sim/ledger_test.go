@@ -13,20 +13,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// ledger holds every entry that a replica made visible, and every write that a client requested.
+// ledger holds every entry that a replica has made visible, and every write that a client has requested.
 type ledger struct {
 	world    *world
 	mu       sync.Mutex
-	entries  map[uint64]fact      // index -> the entry of the first replica that applied it
-	requests map[[16]byte]uint64  // request id -> index
-	asked    map[[16]byte][]write // request id -> writes tried with it; if the data is a blob, they differ
-	blobs    map[uuid.UUID]uint64 // maps each blob to its data's hash
-	nothing  map[[16]byte]bool    // requests that were answered without a write
-	churned  map[write]bool       // writes without a request id
-	members  map[uint64]bool      // every id that was in a membership
+	entries  map[uint64]fact     // for each index, the entry of the first replica that applied it
+	requests map[[16]byte]uint64 // for each request id, the index of its entry
+	// asked holds, for each request id, the writes that were tried with it. They differ if each try has its own blob.
+	asked   map[[16]byte][]write
+	blobs   map[uuid.UUID]uint64 // maps each blob to its data's hash
+	nothing map[[16]byte]bool    // ids of requests that were answered and wrote nothing
+	churned map[write]bool       // writes without a request id
+	members map[uint64]bool      // every id that was in a membership
 
 	firstConf *raftpb.ConfState
-	confIndex uint64 // index of the newest membership change that was applied
+	confIndex uint64 // index of the newest membership change that a replica has applied
 }
 
 // fact is the ledger's record of an entry.
@@ -37,7 +38,7 @@ type fact struct {
 	id      int64
 	request [16]byte
 	data    uint64 // the hash of the data
-	crc     uint32 // checksum stored with a remembered request id
+	crc     uint32 // checksum that is stored together with a remembered request id
 	by      uint64 // the Raft id of the replica that applied the entry
 }
 
@@ -74,14 +75,15 @@ func (l *ledger) ask(request [16]byte, w write) {
 	l.asked[request] = append(l.asked[request], w)
 }
 
-// applier returns the probe for one process of a replica. The probe ignores what a dead process applies on its old
-// disk, because no client can see it.
+// applier returns a function that a process calls with each entry that its replica applies. The function ignores the
+// entries of a dead process, because no client can see them on the old disk.
 func (l *ledger) applier(p *process) func(*format.Entry) {
 	last := uint64(0)
 	return func(e *format.Entry) {
 		w := l.world
 		w.mu.Lock()
-		dead := p.dead || p.epoch != p.machine.epoch && p.machine.process != p // killed during its start
+		// The second case is a process that was killed while it was still starting.
+		dead := p.dead || p.epoch != p.machine.epoch && p.machine.process != p
 		w.mu.Unlock()
 		if dead {
 			return
@@ -132,7 +134,8 @@ func (f fact) remembered() fact {
 	return f
 }
 
-// has returns a description of a log entry's fault, or an empty string.
+// has checks an entry of a log against the ledger. It returns a description of the problem, or an empty string if
+// there is none.
 func (l *ledger) has(e *format.Entry) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,7 +151,7 @@ func (l *ledger) has(e *format.Entry) string {
 	return ""
 }
 
-// check checks that a client requested an entry, and that the entry occurs only once.
+// check checks that a client has requested an entry, and that no other entry was made for the same request.
 func (l *ledger) check(f fact) (o oracle, problem string) {
 	w := write{id: f.id, data: f.data, delete: f.kind == format.KindDelete}
 	if f.request == ([16]byte{}) {
@@ -190,7 +193,7 @@ func (l *ledger) churn(w write) {
 	l.churned[w] = true
 }
 
-// acknowledged checks the response to a write.
+// acknowledged checks the index with which a write was acknowledged.
 func (l *ledger) acknowledged(request [16]byte, index uint64) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +206,7 @@ func (l *ledger) acknowledged(request [16]byte, index uint64) string {
 	return ""
 }
 
-// declined records a request that was answered without a write.
+// declined records that a request was answered without writing anything.
 func (l *ledger) declined(request [16]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,26 +26,27 @@ type machine struct {
 	number  int
 	disk    *vfstest.Mem
 	volume  uuid.UUID
-	raftID  uint64   // the incarnation that the operator has assigned to this machine; 0: none
+	raftID  uint64   // incarnation that the operator has assigned to this machine; 0 if none
 	process *process // nil if the machine is down
-	joining bool     // comeUp is running
-	// busy holds the disks on which a start, an install or the stop of a process is in progress. Only one of these may use
-	// a disk at a time, as flock ensures on real machines.
+	joining bool     // whether comeUp is running
+	// busy holds the disks on which a process is being started, installed or stopped. As flock ensures on real machines,
+	// only one of these activities may use a disk at a time.
 	busy      map[*vfstest.Mem]bool
-	rejoining *vfstest.Mem  // rejoin is running on this disk
-	foreign   *vfstest.Mem  // this disk is known to belong to another volume
-	epoch     int           // incremented whenever the process or the disk is replaced
+	rejoining *vfstest.Mem  // disk on which rejoin is running
+	foreign   *vfstest.Mem  // disk that is known to hold another shard's volume
+	epoch     int           // number of times that the process or the disk was replaced
 	slow      time.Duration // maximum duration of a sync
-	clock     atomic.Int64  // error of the clock in ns
+	clock     atomic.Int64  // difference between the machine's clock and the right time, in ns
 	session   *session      // nil if no shard has opened the volume
 	backup    *vfstest.Mem  // an older state of the disk
 	since     sinceBackup
-	aged      uuid.UUID // the disk is an older state of this volume, which no process has noticed yet; zero otherwise
-	cloned    bool      // the disk is a copy of a member's disk, and may be older than the original
-	rots      []rot     // bad bytes on the disk
-	rotted    bool      // segments or blobs on this disk have had bad bytes
-	hostile   *hostile  // the fault of the next start; nil: none
-	kept      kept      // the writes that the neighbours on the disk have acknowledged
+	// aged is the volume if the disk is an older state of it and no process has noticed this yet. Otherwise it is zero.
+	aged    uuid.UUID
+	cloned  bool     // whether the disk is a copy of a member's disk, which may be older than the original
+	rots    []rot    // bad bytes on the disk
+	rotted  bool     // whether segments or blobs on this disk ever had bad bytes
+	hostile *hostile // fault that the next start will meet; nil if none
+	kept    kept     // writes that the neighbours on the disk have acknowledged
 }
 
 // insert replaces the disk. The caller holds world.mu.
@@ -53,8 +54,8 @@ func (m *machine) insert(disk *vfstest.Mem) {
 	m.disk, m.rots, m.rotted, m.aged, m.kept = disk, nil, false, uuid.UUID{}, kept{}
 }
 
-// hold reserves a disk for the caller's work on it. It returns false if another goroutine works on the disk. The caller
-// holds world.mu.
+// hold reserves a disk for the caller. It returns false if another goroutine is using the disk. The caller holds
+// world.mu.
 func (m *machine) hold(disk *vfstest.Mem) bool {
 	if m.busy[disk] {
 		return false
@@ -73,8 +74,8 @@ func (m *machine) letGo(disk *vfstest.Mem) {
 type process struct {
 	machine    *machine
 	raftID     uint64
-	epoch      int  // the epoch of the machine when the process began
-	dead       bool // actions of a dead process have no visible effect; guarded by world.mu
+	epoch      int  // epoch of the machine when the process began
+	dead       bool // a dead process may still run, but its actions have no visible effect; guarded by world.mu
 	disk       *vfstest.Mem
 	faulty     *vfstest.Faulty // the disk as the process sees it
 	committer  *replica.Committer
@@ -83,11 +84,13 @@ type process struct {
 	replica    *replica.Replica
 	neighbours []*neighbour    // other groups on the volume
 	loaded     []format.Damage // damage that Load has found
-	orderly    bool            // set if the process was asked to stop, and not killed
+	orderly    bool            // whether the process was asked to stop, as opposed to being killed
 	// writesFailed is true once a write or sync of the process has failed.
 	writesFailed atomic.Bool
-	full         atomic.Int32 // number of active disk-full faults
-	informedAt   time.Time    // arrival of the last scheduled notice about other members' shards; guarded by world.mu
+	full         atomic.Int32 // number of active faults that make the disk full
+	// informedAt is the time at which the last scheduled notice about another member's shard will arrive. It is guarded
+	// by world.mu.
+	informedAt time.Time
 }
 
 func (m *machine) options(disk vfs.FS) group.Options {
@@ -142,8 +145,9 @@ func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) for
 		Joining: joining}
 }
 
-// start loads the replica on the disk and runs it. It does nothing if there is no replica, or if the replica is still
-// joining. It also does nothing if another goroutine is using the disk, because that goroutine then starts the replica.
+// start loads the replica on the disk and runs it. It does nothing if there is no replica, or if the replica has not
+// joined yet. It also does nothing if another goroutine is using the disk, because that goroutine starts the replica
+// when it is done.
 func (m *machine) start() {
 	w := m.world
 	w.mu.Lock()
@@ -197,8 +201,8 @@ func (m *machine) start() {
 	w.informOfRestart(p.raftID)
 }
 
-// noticeAge opens a volume that was rolled back to a state without the wanted incarnation. A shard opens its volume
-// even if no replica on it is wanted, and therefore notices that the volume's state is old.
+// noticeAge opens a volume that was rolled back to a state in which it does not hold the wanted incarnation. A real
+// shard opens its volume even if it should run no replica there, and so it notices that the state is old.
 func (m *machine) noticeAge(disk *vfstest.Mem) {
 	m.world.mu.Lock()
 	aged := m.aged
@@ -279,8 +283,8 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	return p
 }
 
-// redo writes the content of the journal on a disk to the segments, before anything else reads them. It returns false
-// if the disk crashed.
+// redo writes the content of the journal on a disk to the segments, before anything else reads the segments. It
+// returns false if this fails.
 func (m *machine) redo(disk vfs.FS) bool {
 	w := m.world
 	found, err := journal.Replay(disk, volumeDir, journal.Target{
@@ -315,7 +319,7 @@ func (m *machine) redo(disk vfs.FS) bool {
 	return true
 }
 
-// beforeSync waits as long as a sync of the disk takes.
+// beforeSync waits for as long as a sync of the disk should take.
 func (p *process) beforeSync() {
 	w := p.machine.world
 	w.mu.Lock()
@@ -324,7 +328,7 @@ func (p *process) beforeSync() {
 	time.Sleep(d)
 }
 
-// halt stops the parts of a process that still run, as a kill does.
+// halt stops those parts of a process that still run after it was killed.
 func (p *process) halt() {
 	p.committer.Close()
 	if p.journal != nil {
@@ -338,8 +342,8 @@ func (p *process) halt() {
 	}
 }
 
-// kill kills the process immediately. The caller holds world.mu. The returned function stops the process's goroutines.
-// Until that function has returned, no other goroutine may use the process's disk.
+// kill kills the process at once. The caller holds world.mu. The returned function stops the goroutines of the
+// process. No other goroutine may use the process's disk before that function has returned.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil
@@ -385,7 +389,7 @@ func (m *machine) restart() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
-	_ = p.replica.Stop(ctx) // pending writes that have no majority are abandoned
+	_ = p.replica.Stop(ctx) // the stop gives up pending writes that no majority has confirmed
 	cancel()
 	w.mu.Lock()
 	mine := m.process == p
@@ -401,7 +405,8 @@ func (m *machine) restart() {
 	}
 }
 
-// comeUp starts the incarnation that the operator wants on a machine, or makes it join the group.
+// comeUp brings up the incarnation that the operator wants on a machine: it starts the replica if it is already
+// there, and otherwise makes it join the group.
 func (m *machine) comeUp(raftID uint64) {
 	w := m.world
 	w.mu.Lock()
@@ -411,7 +416,7 @@ func (m *machine) comeUp(raftID uint64) {
 		return
 	}
 	m.joining = true
-	end := m.kill() // a removed incarnation may still be running
+	end := m.kill() // a removed incarnation may still run on this machine
 	disk, volume := m.disk, m.volume
 	w.mu.Unlock()
 	end()
@@ -426,7 +431,7 @@ func (m *machine) comeUp(raftID uint64) {
 		return
 	}
 	if found && err == nil && (file.RaftID != raftID || file.Volume != volume) || m.isForeign(disk) {
-		m.wipe(disk) // a different incarnation, or another shard's volume, which may hold nothing of the group
+		m.wipe(disk) // removes data of another incarnation, or of another shard's volume
 	}
 	m.join(raftID)
 }
@@ -458,7 +463,8 @@ func (m *machine) join(raftID uint64) {
 	m.install(disk, file, epoch, 0)
 }
 
-// install tries to install exports from other members until one is complete, and then starts the replica.
+// install copies the state of another member to the disk and then starts the replica. It tries other members until
+// one copy is complete.
 func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int, from uint64) {
 	w := m.world
 	w.mu.Lock()
@@ -490,7 +496,7 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 		}
 		if err := m.take(disk, file, source); err != nil {
 			w.trace("%v: install from %v: %v", m, source.machine, err)
-			from = 0 // the next attempt may use any member
+			from = 0 // the next attempt may use any other member
 			continue
 		}
 		w.fire("installed")
@@ -502,7 +508,8 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 	}
 }
 
-// source chooses a process whose export will be installed. It prefers the replica with the Raft id from.
+// source chooses the process from which the state is copied. It prefers the replica with the Raft id in the argument
+// from.
 func (w *world) source(m *machine, from uint64) *process {
 	all := w.processes()
 	w.mu.Lock()
@@ -523,7 +530,7 @@ func (w *world) source(m *machine, from uint64) *process {
 	return can[w.random.IntN(len(can))]
 }
 
-// take installs an export of another process on the disk.
+// take copies the state of another process to the disk.
 func (m *machine) take(disk *vfstest.Mem, file format.ReplicaFile, source *process) error {
 	ctx := m.world.ctx
 	export, err := source.log.Export(ctx)
@@ -563,13 +570,13 @@ func copyFile(export *group.Export, install *transfer.Install, f transfer.File) 
 	return to.Commit()
 }
 
-// reinstall stops a replica that is too far behind, and installs it again.
+// reinstall stops a replica that is too far behind, and installs it again from a copy.
 func (p *process) reinstall(from uint64) {
 	m, w := p.machine, p.machine.world
 	w.mu.Lock()
 	if m.process != p {
 		w.mu.Unlock()
-		return // an earlier snapshot already caused a reinstall
+		return // the process was replaced, because an earlier snapshot has caused a reinstall
 	}
 	end := m.kill()
 	epoch, disk, volume := m.epoch, m.disk, m.volume
@@ -579,7 +586,7 @@ func (p *process) reinstall(from uint64) {
 	m.install(disk, m.replicaFile(p.raftID, volume, false), epoch, from)
 }
 
-// snapshotTaken tells the leader that a member was installed.
+// snapshotTaken tells the leader that a member was installed from a copy.
 func (w *world) snapshotTaken(raftID uint64) {
 	for _, p := range w.processes() {
 		id := p.raftID

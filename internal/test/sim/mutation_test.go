@@ -9,18 +9,19 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// safetyRule is a rule that can be switched off, with the faults and oracles that reveal its absence.
+// safetyRule is a rule that can be switched off, together with the faults that make its absence visible and the
+// oracles that notice it.
 type safetyRule struct {
 	name     string
 	off      rules.Off
 	mutation mutation
 	faults   map[string]int
-	tweak    func(*config) // changes the configuration; nil: no change
+	tweak    func(*config) // changes the configuration of the run; nil if nothing is changed
 	oracles  []oracle
 }
 
-// safetyRules are the rules that the simulation can judge. If one is switched off, an oracle for that rule must report
-// it. If another oracle reports a violation, it is accepted only where it is also a consequence of the missing rule.
+// safetyRules are the rules whose absence the simulation can notice. If a rule is switched off, one of its oracles
+// must report a violation. The oracles of a rule are those whose violations are a consequence of the missing rule.
 var safetyRules = []safetyRule{
 	{name: "acknowledged means synced", off: rules.Sync, faults: powerFaults, oracles: lost},
 	{name: "a promise waits for the sync", off: rules.Promise, faults: powerFaults, oracles: lost},
@@ -72,11 +73,11 @@ var safetyRules = []safetyRule{
 		oracles: []oracle{oracleKept, oracleAgree}},
 }
 
-// These are the oracles that report a broken rule.
+// These are the oracles that may report a missing rule.
 var (
-	// lost: an applied entry, or a vote, is lost or differs between replicas
+	// lost is for rules without which an applied entry or a vote is lost, or differs between replicas.
 	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead}
-	stale = []oracle{oracleLinear} // a client saw an outdated state
+	stale = []oracle{oracleLinear} // for rules without which a client sees an outdated state
 )
 
 var (
@@ -105,8 +106,8 @@ var (
 	lateFaults = map[string]int{"network bad": 10, "lead handed over": 1}
 )
 
-// busy configures many calls on few records. If two processes lead, a write through one process is then soon followed
-// by a read through the other.
+// busy configures many calls on few records. If two processes lead at the same time, a write through one of them is
+// soon followed by a read through the other.
 func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
 
 // deleting configures few records and short pauses, so that there are many deletes.
@@ -117,7 +118,8 @@ func journaled(c *config) { c.journal = 8 << 10 }
 // rotten configures many records and frequent scrubs, so that bad bytes are found soon.
 func rotten(c *config) { c.keys, c.scrub = 30, 500*time.Millisecond }
 
-// late configures many late messages, which still arrive early enough to be in the same term.
+// late configures a network in which many messages are late. They are not so late that the term has changed when they
+// arrive.
 func late(c *config) {
 	c.keys, c.clients, c.pause = 2, 6, 60*time.Millisecond
 	c.lossOdds, c.lateOdds, c.lateMax = 0.02, 0.3, 3*time.Second
@@ -136,7 +138,8 @@ func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 	return run(t, seed, cfg)
 }
 
-// seedsFor returns the seeds with which a switched-off rule is tested. The first pinned seeds are the rule's pins.
+// seedsFor returns the seeds with which a rule is tested while it is switched off. The rule's pins come first. The
+// result pinned is their number, counting repetitions.
 func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 	t.Helper()
 	n, first := number(t, "SHEAF_SIM_MUTATION_SEEDS", 0), uint64(1)
@@ -160,9 +163,9 @@ func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 	return seeds, pinned
 }
 
-// TestEveryRuleIsNeeded switches one rule off and runs seeds until the simulation finds the fault that the rule
-// prevents. Finding other faults is not enough. The test begins with the rule's pins. If the pins find nothing, the
-// test continues with the seeds from 1 on and prints PIN. New pins must then be chosen.
+// TestEveryRuleIsNeeded switches off one rule and runs seeds until the simulation finds a fault that the rule would
+// prevent. Other faults do not count. The rule's pins are tried first. If they find nothing, the test prints PIN,
+// because new pins must be chosen, and continues with the seeds from 1 on.
 func TestEveryRuleIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")
@@ -178,7 +181,8 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 				if len(r.violations) == 0 {
 					continue
 				}
-				if v := r.violations[0]; slices.Contains(rule.oracles, v.oracle) { // later ones may be consequences of it
+				// Only the first violation counts, because later ones may be consequences of it.
+				if v := r.violations[0]; slices.Contains(rule.oracles, v.oracle) {
 					t.Logf("seed %d, the %d. one: %v; before it %v", seed, n+1, v, others)
 					soaktest.Report(t, "found by seed", seed)
 					if pinned > 0 && n >= pinned {
@@ -194,8 +198,8 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// TestPins prints the pins for each rule if SHEAF_SIM_PINS=n is set. The pins are the seeds from 1 to n that find the
-// switched-off rule in at least four of five runs.
+// TestPins helps to choose pins. If SHEAF_SIM_PINS=n is set, it tries the seeds from 1 to n with each rule switched
+// off, and prints those with which the missing rule is found in at least four of five runs.
 func TestPins(t *testing.T) {
 	last := number(t, "SHEAF_SIM_PINS", 0)
 	if last == 0 {
@@ -219,8 +223,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestEveryRuleHolds runs the same faults with the rule switched on. This shows that a violation that is found with the
-// rule switched off has no other cause.
+// TestEveryRuleHolds runs the same faults with the rule switched on, and must find no violation. This shows that the
+// violations of TestEveryRuleIsNeeded have no other cause.
 func TestEveryRuleHolds(t *testing.T) {
 	soaktest.Only(t, "raft", "TestSeeds has all of these faults")
 	first, seeds := soaktest.Seed(t, 1), number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)

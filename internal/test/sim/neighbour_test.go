@@ -20,11 +20,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// In addition to the simulated group, each volume with a journal has groups with one copy, which share its journal and
-// committer. Every write that these neighbours have acknowledged must still exist after each start.
+// Each volume with a journal also has other groups, called neighbours. Each has one copy, and shares the journal and
+// the committer with the simulated group. After each start, all writes that the neighbours have acknowledged must
+// still exist.
 
 const (
-	neighbours     = 2 // the number of neighbours on each volume
+	neighbours     = 2 // number of neighbours on each volume
 	neighbourVoter = 1 // Raft id of a neighbour's only voter
 )
 
@@ -35,8 +36,8 @@ type neighbour struct {
 	replica *replica.Replica
 }
 
-// kept holds the writes that the neighbours have acknowledged: for each neighbour and index, the hash of the data. A
-// kept belongs to a disk, and survives power cuts.
+// kept holds the acknowledged writes of the neighbours: for each neighbour and index, the hash of the data. It
+// belongs to a disk, and survives power cuts.
 type kept [neighbours]map[uint64]uint64
 
 func neighbourID(number int) uuid.UUID { return uuid.UUID{4, byte(number)} }
@@ -97,7 +98,7 @@ func (p *process) startNeighbour(number int) error {
 		return err
 	}
 	log, report, err := group.Load(context.Background(), opts, nil)
-	if (err != nil || report.Outcome == group.Damaged) && m.world.rotsOf(m) { // the damage is reported, as it must be
+	if (err != nil || report.Outcome == group.Damaged) && m.world.rotsOf(m) { // the damage was reported, as it must be
 		m.forget(number)
 		if err == nil {
 			err = log.Close(false)
@@ -119,7 +120,7 @@ func (p *process) startNeighbour(number int) error {
 		Probe: &replica.Probe{BeforeSync: p.beforeSync, Shared: true},
 	})
 	if err == nil {
-		n.check(p) // a single voter has applied everything by now
+		n.check(p) // a group with one voter has applied everything by now
 	}
 	return err
 }

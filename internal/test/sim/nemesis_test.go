@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// fault describes one kind of fault. Its function reports whether it has caused the fault.
+// fault describes one kind of fault. Its function returns true if it has caused the fault.
 type fault struct {
 	name   string
 	weight int
@@ -56,7 +56,7 @@ var faults = []fault{
 	{"told late of a silence", 2, (*world).informLate},
 }
 
-// nemesis causes faults until the period with faults ends.
+// nemesis causes one fault after another until the time for faults is over.
 func (w *world) nemesis(o *operator) {
 	r := rand.New(rand.NewPCG(w.seed, 2))
 	var all []fault
@@ -107,7 +107,7 @@ func (w *world) crashOne(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// crashLater schedules a power cut right before one of the disk's next operations takes effect.
+// crashLater schedules a power cut for a later moment, just before an operation changes the disk.
 func (w *world) crashLater(_ *operator, r *rand.Rand) bool {
 	m, s, restart := w.one(r), survival(r), between(r, 10*time.Millisecond, 2*time.Second)
 	w.mu.Lock()
@@ -123,7 +123,7 @@ func (w *world) crashLater(_ *operator, r *rand.Rand) bool {
 		w.mu.Lock()
 		same := m.disk == disk
 		w.mu.Unlock()
-		if same { // the machine still has this disk
+		if same { // unless the machine has another disk by now
 			m.cutPower(s)
 			w.startLater(m, restart)
 		}
@@ -240,8 +240,8 @@ func (w *world) compact(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// appliedByAll returns the highest index that every member of the leader's membership has applied. It returns 0 if
-// there is no leader, or if a member is not running.
+// appliedByAll returns the highest index that all members have applied, according to the leader's membership. It
+// returns 0 if there is no leader, or if some member is not running.
 func (w *world) appliedByAll() uint64 {
 	leader := w.leader()
 	if leader == nil {

@@ -8,12 +8,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// trap is a function that is called with each message that is sent while the trap is set. It returns true if it has
-// taken the message. The caller holds world.mu.
+// trap is a function that is called with each message that is sent while the trap is set. It returns true if the
+// message must not be delivered. The caller holds world.mu.
 type trap func(from *process, m *raftpb.Message) (taken bool)
 
-// Send implements replica.Transport. A message arrives after some time, arrives twice, or does not arrive at all, and
-// later messages may overtake it.
+// Send implements replica.Transport. A message may be delayed, overtaken by later messages, delivered twice or lost.
 func (p *process) Send(messages []*raftpb.Message) {
 	w := p.machine.world
 	w.mu.Lock()
@@ -48,7 +47,7 @@ func (p *process) Send(messages []*raftpb.Message) {
 	}
 }
 
-// noteLead records the leader of a term, found in the leader's messages. The caller holds mu.
+// noteLead learns from a message of a leader who leads the term. The caller holds mu.
 func (w *world) noteLead(m *raftpb.Message) {
 	if t := m.GetType(); t != raftpb.MsgApp && t != raftpb.MsgHeartbeat {
 		return
@@ -60,12 +59,12 @@ func (w *world) noteLead(m *raftpb.Message) {
 	w.leads[m.GetTerm()] = m.GetFrom()
 }
 
-// delay returns a message's delay. At random, it is longer than the delays of later messages.
+// delay returns the delay of a message. It is random, so that later messages may overtake this one.
 func (w *world) delay() time.Duration {
 	switch x := w.random.Float64(); {
 	case w.bad && x < w.cfg.lateOdds:
 		w.fired["message late"]++
-		return between(w.random, w.cfg.lateMax/10, w.cfg.lateMax) // long enough to span elections and restarts
+		return between(w.random, w.cfg.lateMax/10, w.cfg.lateMax) // longer than elections and restarts may take
 	case w.bad && x < 0.2:
 		return between(w.random, 5*time.Millisecond, 300*time.Millisecond)
 	default:
@@ -77,9 +76,9 @@ func (w *world) deliver(m *raftpb.Message) {
 	if w.ctx.Err() != nil {
 		return
 	}
-	for _, p := range w.processes() { // each member has one process, unless a copy of its volume is running
+	for _, p := range w.processes() { // a member may have two processes while a copy of its volume runs
 		if p.raftID == m.GetTo() {
-			_ = p.replica.Step(m) // a message that is not accepted is lost
+			_ = p.replica.Step(m) // a message that Step does not accept is lost
 		}
 	}
 }

@@ -12,15 +12,15 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// operator changes the members of the group until they are on the wanted machines, as the leader of a group does to
-// match its target in etcd. It first adds a learner. A second change then gives the learner its vote and removes the
-// member that it replaces.
+// operator changes the membership until the members are on the wanted machines, as the leader of a real group does if
+// etcd has a new target for the group. It adds a new member as a learner. A second change then gives the learner its
+// vote, and removes the member that it replaces.
 type operator struct {
 	world  *world
 	random *rand.Rand
 
 	mu       sync.Mutex // guards the fields below; also held while the members must not change
-	target   []int      // numbers of the wanted machines
+	target   []int      // whether a membership change may be in progress
 	changing bool       // a membership change may be in progress
 }
 
@@ -48,7 +48,7 @@ type state struct {
 	target   []int
 }
 
-// step makes the next change that is due.
+// step makes the next change to the membership that is due.
 func (o *operator) step(leader *process) {
 	w := o.world
 	o.mu.Lock()
@@ -84,7 +84,8 @@ func single(what raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle {
 	return &raftpb.ConfChangeSingle{Type: &what, NodeId: &id}
 }
 
-// decide returns the next change, or the member that should become leader first.
+// decide returns the next change to make. If another member must become the leader before that, decide returns this
+// member instead.
 func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 	w := o.world
 	w.mu.Lock()
@@ -129,7 +130,7 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 	return nil, 0
 }
 
-// transferTarget returns a voter that may lead in place of an unwanted one, or 0 if there is none.
+// transferTarget returns a voter that may take over from a leader that is not wanted, or 0 if there is none.
 func (s state) transferTarget(wanted func(uint64) bool) uint64 {
 	for _, id := range s.voters {
 		if id != s.members.LeaderID && wanted(id) {
@@ -148,8 +149,8 @@ func (s state) caughtUp(id uint64) bool {
 	return false
 }
 
-// promote gives a learner its vote and removes an unwanted voter. If that voter is the leader, promote first returns
-// the voter that should become leader.
+// promote gives a learner its vote, and removes a voter that is not wanted. If that voter is the leader, promote
+// instead returns the voter that should become the leader first.
 func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change *raftpb.ConfChangeV2, to uint64) {
 	c := &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeAddNode, id)}}
 	for _, old := range s.voters {
@@ -166,8 +167,8 @@ func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change
 	return c, 0
 }
 
-// startJoins makes each machine fetch its replica from the others if its incarnation is a member and is not running
-// there.
+// startJoins looks for machines whose incarnation is a member and does not run there yet. Each of them begins to
+// fetch its replica from the other members.
 func (o *operator) startJoins(s state) {
 	w := o.world
 	for _, id := range append(slices.Clone(s.learners), s.voters...) {

@@ -1,16 +1,17 @@
 package sim
 
 const (
-	// pinRounds is the number of times that a rule's pins are tried before other seeds. A seed determines the faults and
-	// the calls, but the order in which goroutines run differs from run to run, and the weakest pins find their rule in
-	// one run of eight.
+	// pinRounds is the number of times that each pin of a rule is tried before other seeds. Several tries are needed
+	// because a seed does not determine everything: it determines the faults and the calls, but the order in which
+	// goroutines run differs from run to run. The weakest pins reveal the missing rule in only one of eight runs.
 	pinRounds = 12
-	// seedsMax is far more seeds than any rule needs.
+	// seedsMax is much larger than the number of seeds that any rule needs.
 	seedsMax = 3000
 )
 
-// pins are the seeds that find a switched-off rule in nearly every run, the cheapest first. As the code changes, a pin
-// may no longer find its rule. TestEveryRuleIsNeeded then prints PIN, and TestPins chooses other pins.
+// pins are, for each rule, seeds that nearly always reveal that the rule is missing. The seed with the shortest run
+// comes first. As the code changes, a pin may stop working. TestEveryRuleIsNeeded then prints PIN, and TestPins finds
+// other seeds.
 var pins = map[string][]uint64{
 	"acknowledged means synced":                                {4, 6, 2},
 	"a promise waits for the sync":                             {69, 13, 14, 70},

@@ -14,11 +14,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// repairs repairs damaged replicas from the leader, as a shard does, and checks that no replica becomes leader while it
-// is damaged.
+// repairs repairs damaged replicas from the leader, as a shard does. It also checks that no replica becomes the
+// leader while it is damaged.
 func (w *world) repairs() {
 	r := rand.New(rand.NewPCG(w.seed, 6))
-	following := map[*process][]format.Damage{} // damage known at the start of a process, or while it followed
+	// following holds the damage that was known when a process started, or while it was a follower.
+	following := map[*process][]format.Damage{}
 	for tick := 1; w.sleep(100 * time.Millisecond); tick++ {
 		for _, p := range w.processes() {
 			if !p.log.Damaged() {
@@ -36,9 +37,9 @@ func (w *world) repairs() {
 	}
 }
 
-// watchDamaged reports a violation if a replica leads that was damaged when it started or while it followed another
-// member. A replica that finds damage as a leader, or while it is being elected, may lead until it can transfer the
-// leadership. watchDamaged returns the damage to remember.
+// watchDamaged reports a violation if a replica leads although it was already damaged when it started or while it was
+// a follower. A replica may lead for a while if it finds the damage as a leader, or while it is being elected,
+// because it must first transfer the leadership. watchDamaged returns the damage to compare with next time.
 func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage {
 	damages := p.log.Stats().Damages
 	s := p.replica.Status()
@@ -69,7 +70,7 @@ func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage
 func (w *world) repair(p *process, r *rand.Rand) {
 	leader := p.replica.Status().LeaderID
 	if leader == 0 || leader == p.raftID {
-		return // a leader transfers its leadership first
+		return // the leader must transfer its leadership before it can be repaired
 	}
 	w.mu.Lock()
 	source := (*process)(nil)
@@ -144,7 +145,7 @@ func (s repairSource) Entries(_ context.Context, span group.IndexRange) (out gro
 		}
 		out.Entries, out.Applied = append(out.Entries, got.Entries...), got.Applied
 		if got.Through <= out.Through {
-			break // the source has not applied these entries
+			break // the source has not applied the remaining entries
 		}
 		out.Through = got.Through
 	}
@@ -161,8 +162,8 @@ func (s repairSource) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	return s.from.copyBlob(s.to, ref)
 }
 
-// truncateTail truncates the log at the first damage of its active segment, as if the entries there had never been
-// acknowledged.
+// truncateTail truncates the log at the first damage in its active segment, as a faulty program would do that takes
+// acknowledged entries for a torn write.
 func truncateTail(disk *vfstest.Mem) bool {
 	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil || len(manifest.Segments) == 0 {
@@ -186,8 +187,8 @@ func truncateTail(disk *vfstest.Mem) bool {
 }
 
 // rejoin handles a disk that cannot be loaded because its last entries or its vote are damaged. The replica is
-// installed again from a member that has all the replica's entries. If the replica's vote cannot be determined, the
-// replica is given up after a while, and another incarnation replaces it.
+// installed again from a member that has all entries that the replica may have acknowledged. If its vote cannot be
+// determined, the replica is given up after a while, and another incarnation replaces it.
 func (m *machine) rejoin(disk *vfstest.Mem, file format.ReplicaFile, epoch int) {
 	w := m.world
 	w.mu.Lock()

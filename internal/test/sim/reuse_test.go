@@ -10,12 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// reuse writes the records with ids from reuseIDs on.
+// reuseIDs is the id of the first record that reuse writes.
 const reuseIDs = 2000
 
-// reuse sends the request id of an acknowledged write again with a different write: a write to another record, a write
-// with other data, or a delete. None of these writes may be acknowledged, no matter which replica leads by then,
-// because none of them is applied.
+// reuse takes the request id of an acknowledged write and sends it again with a different write: to another record,
+// with other data, or a delete. No replica may acknowledge such a write, even if it has become the leader since,
+// because the write is not applied.
 func (w *world) reuse() {
 	random := rand.New(rand.NewPCG(w.seed, 98))
 	for n := uint64(0); w.sleep(between(random, 0, 20*w.cfg.pause)); n++ {

@@ -12,26 +12,26 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// rot records a place with bad bytes on a disk. The record is removed once all relevant bytes at that place were read
-// and found intact.
+// rot records a place on a disk at which bytes are bad. It is removed when all bytes at that place that matter have
+// been read and found intact.
 type rot struct {
 	file  string
-	at    int64 // position in the order of moments
+	at    int64 // when the bytes became bad, in the order of moments
 	found bool
-	small bool // the bytes are redundant, so nothing is lost
+	small bool // whether the bytes are redundant, so that nothing is lost
 }
 
-// isHit reports whether entries of a disk may be damaged. The caller holds world.mu.
+// isHit reports whether there may be damaged entries on the disk. The caller holds world.mu.
 func (m *machine) isHit() bool {
 	return slices.ContainsFunc(m.rots, func(r rot) bool { return !r.small })
 }
 
-// place is a place at which bytes may rot: bytes of a file that were synced, and that the mark records as synced.
+// place is a range of bytes that may rot. The bytes must have been synced, and the mark must record that they were.
 type place struct {
 	file          string
 	offset, bytes int64
-	segment       *format.ManifestSegment // nil for a blob
-	synced        int64                   // synced bytes of the segment
+	segment       *format.ManifestSegment // segment that holds the bytes; nil for a blob
+	synced        int64                   // number of synced bytes in the segment
 }
 
 // rotOne makes bytes on one disk rot. Nothing is lost, because the other disks hold the same data.
@@ -45,7 +45,7 @@ func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 	if !w.rotDisk(m, r, newest(r)) {
 		return false
 	}
-	if r.IntN(2) == 0 { // a restart, whose load finds the damage
+	if r.IntN(2) == 0 { // in half of the cases a restart finds the damage when it loads the log
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 	}
@@ -54,8 +54,8 @@ func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 
 const anyFrame = 1 << 30
 
-// newest draws how many of the newest frames are candidates for damage. Old frames are often superseded, and the very
-// last ones may not be committed.
+// newest decides at random how many frames, counted from the newest one, may be damaged. Old frames are often
+// superseded, and the very last ones may not be committed.
 func newest(r *rand.Rand) int { return []int{1, 4, 20, anyFrame}[r.IntN(4)] }
 
 // rotDisk damages one of the newest synced frames, or a blob, on a machine's disk.
@@ -102,7 +102,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	}
 	m.rots, m.rotted = append(m.rots, rot{file: p.file, at: moments.Add(1)}), true
 	w.mu.Unlock()
-	if p.segment != nil && isWhole(disk, p, from, to) { // the change hit padding, or a flag that no checksum covers
+	if p.segment != nil && isWhole(disk, p, from, to) { // only padding was changed, or a flag that no checksum covers
 		disk.Rot(path.Join(groupDir, p.file), from, to-from, func(b []byte) { copy(b, was) })
 		return false
 	}
@@ -115,7 +115,8 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 	return true
 }
 
-// places returns the frames that are treated as synced, and the blobs that entries refer to.
+// places returns the places on a disk at which bytes may rot: the frames that count as synced, and the blobs to which
+// entries refer.
 func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil {
@@ -160,7 +161,7 @@ func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 	return segments, blobs, true
 }
 
-// walkFile visits the whole frames of a segment.
+// walkFile calls do() for each complete frame of a segment.
 func walkFile(disk *vfstest.Mem, s *format.ManifestSegment, do func(*segio.FrameStep)) bool {
 	f, err := disk.Open(path.Join(groupDir, format.SegmentName(s.Number)))
 	if err != nil {
@@ -182,7 +183,7 @@ func walkFile(disk *vfstest.Mem, s *format.ManifestSegment, do func(*segio.Frame
 	return frames.Err() == nil
 }
 
-// isWhole reports whether no frame was hit.
+// isWhole reports whether the given range of bytes lies outside of all frames.
 func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	covered := int64(0)
 	walkFile(disk, p.segment, func(step *segio.FrameStep) {
@@ -191,23 +192,23 @@ func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	return covered == to-from
 }
 
-// rotsOf reports whether a machine's disk may be damaged. If it may be, errors may report damage, but wrong bytes may
-// never be returned.
+// rotsOf reports whether there may be damage on a machine's disk. If so, a read may fail because of the damage, but
+// it must never return wrong bytes.
 func (w *world) rotsOf(m *machine) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return m.rotted
 }
 
-// isRotten reports whether bytes of a machine's disk are still bad.
+// isRotten reports whether some bytes on a machine's disk are still bad.
 func (w *world) isRotten(m *machine) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(m.rots) > 0
 }
 
-// noteFound records that the rot in a file was found. An empty file name stands for any segment or blob. It returns
-// false if no rot is known there.
+// noteFound records that bad bytes in a file were found. An empty file name stands for any segment or blob. It
+// returns false if no bad bytes are known in the file.
 func (w *world) noteFound(m *machine, how string, file string) (known bool) {
 	w.mu.Lock()
 	counted := false
@@ -237,12 +238,12 @@ func (w *world) scrub(p *process) bool {
 		small := kind != ""
 		known := w.noteFound(p.machine, "by scrub", d.File)
 		if kind == "hint" && !known {
-			continue // the hint may be in the process of being written
+			continue // the hint may just be being written
 		}
 		whole = false
 		if small && known {
 			w.fire("rot in a " + smallKind(d.File) + " found by scrub")
-			continue // the file will be written again
+			continue // the replica will write this file again
 		}
 		if (small || !w.rotsOf(p.machine)) && !p.disk.Crashed() {
 			w.violate(oracleDisk, "%v: scrub: %v, and its disk is good", p.machine, d)
@@ -259,7 +260,7 @@ func (w *world) scrub(p *process) bool {
 	return true
 }
 
-// scrubs scrubs the replicas from time to time.
+// scrubs verifies the replicas from time to time.
 func (w *world) scrubs() {
 	r := rand.New(rand.NewPCG(w.seed, 7))
 	for w.sleep(between(r, w.cfg.scrub/10, w.cfg.scrub)) {

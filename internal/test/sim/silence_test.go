@@ -38,9 +38,9 @@ func (w *world) watchShards() {
 	}
 }
 
-// inform informs a replica that a member's shard is silent, or responds again. A shard informs its groups one after the
-// other, in any order. Therefore the notice may reach this replica long after other members received their notices.
-// Notices do not overtake each other.
+// inform tells a replica that the shard of another member is silent, or that it responds again. A shard tells its
+// groups one after the other, in any order. So this replica may receive the notice long after other members received
+// theirs. Notices to one replica do not overtake each other.
 func (w *world) inform(p *process, raftID uint64, heard bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,8 +65,8 @@ func (w *world) inform(p *process, raftID uint64, heard bool) {
 	})
 }
 
-// silence disconnects a machine for about as long as the transport's and Raft's timeouts. Such a silence occurs if a
-// process is stopped for a moment, or if a network switches over.
+// silence disconnects a machine for about as long as the timeouts of the transport and of Raft. This happens in
+// practice if a process is stopped for a moment, or if a network switches over.
 func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	m, length := w.one(r), between(r, 500*time.Millisecond, 2*time.Second)
 	if leader := w.leader(); leader != nil && r.IntN(2) == 0 {
@@ -86,8 +86,8 @@ func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// reconnect reconnects a machine in both directions with the machine in the argument only, or with all others if that
-// argument is nil.
+// reconnect restores a machine's connections in both directions: with the machine in the argument only, or with all
+// others if that argument is nil.
 func (w *world) reconnect(m, only *machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,9 +99,10 @@ func (w *world) reconnect(m, only *machine) {
 	}
 }
 
-// informLate makes the leader silent for a second. One member is informed in time, and receives nothing from the leader
-// for longer. Another member is informed only after it has responded to the leader again, and then the leader becomes
-// silent once more. informLate returns true if the leader had a lease when the second member was informed.
+// informLate makes the leader silent for a second. One member (told) then learns this in time, and continues to
+// receive nothing from the leader. The other member (late) is reconnected and responds to the leader. Only after that
+// does it learn about the past silence, and at the same moment the leader becomes silent again. informLate returns
+// true if the leader had a lease at that moment.
 func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -118,9 +119,9 @@ func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	if told.raftID < late.raftID {
-		told, late = late, told // the member with the lower id campaigns first
+		told, late = late, told // the member with the lower id is the first to campaign, so it must be late
 	}
-	w.beCalm(true) // a member that lacks an entry would get no vote
+	w.beCalm(true) // without new writes, no member lacks an entry, which would cost it the vote
 	defer w.beCalm(false)
 	defer w.connect()
 	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
@@ -133,7 +134,7 @@ func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	for _, member := range []*process{told, late} {
-		defer w.inform(member, leader.raftID, true) // as the transport does when the silence ends
+		defer w.inform(member, leader.raftID, true) // at the end, as the transport does when a silence is over
 	}
 	told.replica.PeerDown(leader.raftID)
 	w.reconnect(leader.machine, late.machine)

@@ -58,13 +58,14 @@ var chosen = []uint64{
 	213, 216, 222, 224, 238, 239,
 }
 
-// found are seeds that have found a fault in Sheaf, some of them only in a part of their runs.
+// found are seeds that have found a fault in Sheaf. Some of them find it only in a part of their runs.
 var found = []uint64{310, 335, 584, 666, 919, 2109, 3147, 3837, 4561, 5794, 7406, 20555, 21620}
 
 // shortSeeds is how many of the chosen seeds run with -short.
 const shortSeeds = 20
 
-// seedsOf returns the seeds for a run of TestSeeds, and whether each fault must occur with them.
+// seedsOf returns the seeds that TestSeeds runs. The second result tells whether every kind of fault must occur with
+// them.
 func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	t.Helper()
 	only, first := number(t, "SHEAF_SIM_SEED", 0), number(t, "SHEAF_SIM_FIRST", 1)
@@ -87,10 +88,10 @@ func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	return seeds, only == 0 && n >= 100
 }
 
-// TestSeeds runs many seeds. By default it runs the chosen ones. In a soak it runs 10,000 consecutive seeds, beginning
-// with a random one. SHEAF_SIM_SEEDS sets a different number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED
-// runs only the given seed, SHEAF_SIM_SEEDS times or once. With SHEAF_SIM_TRACE, a violation is printed together with
-// everything that happened before.
+// TestSeeds runs many seeds: by default the chosen ones, and in a soak 10,000 consecutive seeds from a random one on.
+// SHEAF_SIM_SEEDS sets another number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED runs a single seed,
+// SHEAF_SIM_SEEDS times or once. With SHEAF_SIM_TRACE, a violation is printed together with everything that happened
+// before it.
 func TestSeeds(t *testing.T) {
 	list, all := seedsOf(t)
 	var mu sync.Mutex

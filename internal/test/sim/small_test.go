@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallKind returns the kind of a group's small file, which is either kept twice or can be recreated. It returns "" for
-// any other file.
+// smallKind returns the kind of one of a group's small files, which are kept twice or can be made again. It returns
+// "" for any other file.
 func smallKind(file string) string {
 	_, isHint := format.ParseHintName(file)
 	switch {
@@ -29,8 +29,8 @@ func smallKind(file string) string {
 
 var smallKinds = []string{"hint", format.ManifestName, format.MarkName, format.ReplicaName}
 
-// rotSmall corrupts a small file, in one place at a time. Such rot must not damage the replica, which must still load
-// and lead. The file must be repaired in the end.
+// rotSmall damages a small file, in one place at a time. The replica must still load and lead, and the file must be
+// repaired in the end.
 func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	m := w.one(r)
 	w.mu.Lock()
@@ -63,8 +63,8 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	}
 	changed := false
 	w.mu.Lock()
-	// If both the synced end of the log and the mark that records it were bad, no replica could notice the loss.
-	// Therefore, only one of these two is damaged at a time.
+	// The mark records where the synced part of the log ends. If both the mark and the end of the log were bad, no
+	// replica could notice that entries are lost. Therefore only one of the two is damaged at a time.
 	hit := kind == format.MarkName && m.isHit() || slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
 	if m.disk == disk && !hit {
 		disk.Rot(path.Join(groupDir, name), from, length, func(b []byte) {
@@ -82,15 +82,15 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	}
 	w.trace("%v: %s is bad from %d to %d", m, name, from, from+length)
 	w.fire("rot in a " + kind)
-	if r.IntN(2) == 0 { // a restart, which loads the bad file
+	if r.IntN(2) == 0 { // in half of the cases a restart loads the bad file
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 	}
 	return true
 }
 
-// rotBoth corrupts both copies of the manifest, or both slots of the mark, after a power cut. Without a manifest, the
-// replica's vote cannot be determined, so another incarnation replaces the replica. The loss of a mark damages nothing.
+// rotBoth damages both copies of the manifest, or both slots of the mark, after a power cut. Without a manifest
+// nobody knows how the replica has voted, so another incarnation replaces it. Without a mark, nothing is lost.
 func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	return w.cfg.copies > 1 && w.powerCutOne(o, r, func(m *machine) bool {
 		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
@@ -121,8 +121,8 @@ func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// isWithoutManifest reports whether both copies of the manifest on a disk are bad. In that case nothing on the disk is
-// loaded, and the replica is given up.
+// isWithoutManifest reports whether both copies of the manifest on a disk are bad. Nothing on such a disk is loaded,
+// and its replica is given up.
 func (m *machine) isWithoutManifest(disk *vfstest.Mem, file format.ReplicaFile) bool {
 	w := m.world
 	if _, err := format.ReadManifest(disk, groupDir); !errors.Is(err, format.ErrCorrupt) {

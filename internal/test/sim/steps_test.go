@@ -16,14 +16,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Each disk has a superblock, and etcd has a registry of volumes. Both use the same code and the same rule as shards. A
-// disk may be replaced by an earlier image of itself at any moment, except in the seconds in which the image cannot be
-// distinguished from the disk (see docs/operations/troubleshooting.md).
+// Each disk has a superblock, and etcd has a registry of volumes. Both work as in a real store, with the same code
+// and the same rule. So a disk may be replaced by an earlier image of itself at any moment, except within the few
+// seconds after the image was taken, in which it cannot be distinguished from the disk (see
+// docs/operations/troubleshooting.md).
 
 const (
 	superDir = "/s" // folder of the superblock
-	// stepTime is the time between two steps of a volume with writes in progress. stepBound is the maximum time from a
-	// write until etcd has the step that covers it.
+	// While a volume is being written, it makes a step once in stepTime. stepBound is the maximum time after a write
+	// until etcd knows a step that is newer than the write.
 	stepTime  = time.Second
 	stepBound = stepTime + 5*stepLook
 	stepLook  = 100 * time.Millisecond
@@ -34,20 +35,21 @@ type session struct {
 	disk    *vfstest.Mem
 	volume  *volume.Volume
 	shard   placement.Shard
-	told    bool   // etcd has the current step
-	covered uint64 // the number of durable rounds before that step
+	told    bool   // whether etcd has the current step
+	covered uint64 // number of rounds of the committer that were durable before that step
 	last    time.Time
 }
 
-// sinceBackup describes what has happened to a machine since its disk was backed up. It is guarded by world.mu.
+// sinceBackup records the events on a machine since the image of its disk was taken. It is guarded by world.mu.
 type sinceBackup struct {
-	restarted bool          // the volume was opened again
-	durable   uint64        // the writes that were durable at the backup
-	covered   time.Duration // how long a step has been due for later writes while etcd responded
+	restarted bool          // whether the volume was opened again
+	durable   uint64        // number of durable rounds when the image was taken
+	covered   time.Duration // how long etcd has responded without a break since the first later write
 	written   bool
 }
 
-// isOld reports whether the machine must notice that its backup is old. The caller holds world.mu.
+// isOld reports whether enough has happened since the image was taken that the machine must recognize the image as
+// old. The caller holds world.mu.
 func (s sinceBackup) isOld() bool { return s.restarted || s.covered >= stepBound }
 
 // backUpNow takes an image of a machine's disk. The caller holds world.mu.
@@ -56,7 +58,7 @@ func (m *machine) backUpNow() {
 	m.since = sinceBackup{durable: m.durable()}
 }
 
-// durable returns the number of committer rounds that became durable since the process began. The caller holds
+// durable returns how many rounds of the committer have become durable since the process began. The caller holds
 // world.mu.
 func (m *machine) durable() uint64 {
 	if m.process == nil {
@@ -73,8 +75,8 @@ func (m *machine) isForeign(disk *vfstest.Mem) bool {
 	return err == nil && sb.Shard != m.shardName() && m.world.cfg.mutation != mutateCopy
 }
 
-// openVolume takes the steps that a shard takes before it reads a volume's content. It returns false if the volume must
-// not be used, or cannot be used now. The caller has reserved the disk with hold.
+// openVolume opens and registers a volume, as a shard does before it reads the content of the volume. It returns
+// false if the volume must not be used, or cannot be used now. The caller has reserved the disk with hold.
 func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	w := m.world
 	name := m.shardName()
@@ -142,10 +144,12 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	return true
 }
 
-// refused gives a machine a new identity, as a shard's volume gets one after a rollback. The caller holds world.mu.
+// refused is called when the registry has refused the volume of a machine as an old one. It gives the machine a new
+// identity, as a shard does in this case. The caller holds world.mu.
 func (m *machine) refused() {
 	w := m.world
-	if m.aged == uuid.Nil && !m.cloned { // a copy of the machine's own disk may have come back to it
+	// A cloned disk may be an old state of the machine's own disk, after a second swap.
+	if m.aged == uuid.Nil && !m.cloned {
 		w.found(oracleDisk, fmt.Sprintf("%v: its volume is refused, and was never set back", m))
 	}
 	w.fired["volume set back, and noticed"]++
@@ -162,7 +166,8 @@ func shardOn(name string, sb volume.Superblock) placement.Shard {
 	}
 }
 
-// mayRegister checks with the registry in etcd whether a shard may register. It also returns the step in the registry.
+// mayRegister asks the registry in etcd whether a shard may register. It also returns the step that the registry
+// holds.
 func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,7 +176,7 @@ func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 		return seen.Step, nil
 	}
 	if w.cfg.mutation == mutateSteps {
-		seen.Step = placement.Step{} // only generations are compared
+		seen.Step = placement.Step{} // without the step, only the generations are compared
 	}
 	return seen.Step, placement.MayFollow(seen, s)
 }
@@ -191,8 +196,9 @@ func (m *machine) empty() {
 	m.aged = aged
 }
 
-// emptied returns a disk without the group's content, as after that content was moved to the trash. The volume remains
-// the same. If the disk belongs to another shard, emptied returns a blank disk, as if a person had replaced it.
+// emptied returns the disk without the content of the group, as if that content had been moved to the trash. The
+// volume stays the same. If the disk belongs to another shard, emptied returns a blank disk, as if a person had
+// replaced it.
 func (m *machine) emptied() *vfstest.Mem {
 	disk := vfstest.NewMem()
 	sb, _, err := volume.VerifySuperblock(m.disk, superDir)
@@ -200,7 +206,7 @@ func (m *machine) emptied() *vfstest.Mem {
 		err = copySuperblock(m.disk, disk)
 	}
 	if err != nil || sb.Shard != m.shardName() {
-		m.backup = nil // a different volume, for which the backup is useless
+		m.backup = nil // the new disk is a different volume, so the backup has become useless
 		return vfstest.NewMem()
 	}
 	return disk
@@ -232,7 +238,7 @@ func copySuperblock(from, to *vfstest.Mem) error {
 	return errors.Join(err, target.Sync(), target.Close(), to.SyncDir(superDir), to.SyncDir("/"))
 }
 
-// steps advances the steps of the volumes on all machines.
+// steps makes the volumes of all machines take their steps when these are due.
 func (w *world) steps() {
 	for w.sleep(stepLook) {
 		for _, m := range w.machines {
@@ -279,7 +285,8 @@ func (w *world) step(m *machine) {
 	w.fired["step of a volume"]++
 }
 
-// note records one observation of a running machine.
+// note is called at regular intervals while a machine runs. It measures for how long etcd has responded since the
+// first write after the backup.
 func (s *sinceBackup) note(durable uint64, silent bool) {
 	s.written = s.written || durable != s.durable
 	switch {
@@ -293,7 +300,8 @@ func (s *sinceBackup) note(durable uint64, silent bool) {
 // isEtcdSilent reports whether etcd does not respond now. The caller holds world.mu.
 func (w *world) isEtcdSilent() bool { return time.Now().Before(w.etcdSilent) }
 
-// silenceEtcd makes etcd unresponsive for a while. Running processes continue, but their volumes make no further step.
+// silenceEtcd stops etcd's responses for a while. Running processes continue, but their volumes make no further
+// steps.
 func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -301,7 +309,7 @@ func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// rollBack replaces a machine's disk with an older state of the disk. The machine must notice this without help.
+// rollBack replaces a machine's disk by an older state of it. The machine must notice this on its own.
 func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -320,7 +328,8 @@ func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// putBack replaces a machine's disk with its image. The image is kept, so that it can be put back again.
+// putBack replaces a machine's disk by the image of it that was taken earlier. The image is kept, so that it can be
+// used again.
 func (w *world) putBack(m *machine, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()

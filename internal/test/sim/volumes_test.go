@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mayLose reports whether a machine's disk may be lost without losing data. A quorum of the other members must hold
-// everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the operator does not change
-// members.
+// mayLose reports whether the loss of a machine's disk would lose no data. This is the case if a quorum of the other
+// members holds everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the membership
+// does not change.
 func (w *world) mayLose(o *operator, m *machine) bool {
 	if o.changing {
 		return false
@@ -53,7 +53,7 @@ func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// replaceVolume gives a machine a new disk. The old content and the incarnation are permanently lost.
+// replaceVolume gives a machine a new disk. What was on the old disk is lost for good, including the incarnation.
 func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
@@ -75,7 +75,7 @@ func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 }
 
-// takeNewIdentity gives a machine a new volume identity after its disk was replaced. The caller holds world.mu.
+// takeNewIdentity gives a machine's volume a new identity after the disk was replaced. The caller holds world.mu.
 func (m *machine) takeNewIdentity() {
 	m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
 }
@@ -88,7 +88,7 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	if sb, _, err := volume.VerifySuperblock(m.disk, superDir); err != nil || sb.Shard != m.shardName() {
-		return false // the disk has no volume of this shard to restore later
+		return false // there is no volume of this shard that could be restored later
 	}
 	if m.process == nil {
 		w.fired["volume backed up while its machine was down"]++
@@ -97,9 +97,9 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// swapVolumes swaps a member's disk with the disk of a machine that holds nothing of the group. Neither disk has the
-// volume that is registered for its new shard, so no replica on it may run, except when a disk returns to its own
-// machine.
+// swapVolumes swaps the disk of a member with the disk of a machine that holds nothing of the group. Each shard then
+// finds a volume that is not registered for it, so no replica on it may run, unless a second swap has returned a disk
+// to its own machine.
 func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	m, other := w.one(r), w.one(r)
 	o.mu.Lock()
@@ -110,7 +110,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(m.rots)+len(other.rots) > 0 {
-		return false // the swap would move the bad bytes, which are recorded by machine
+		return false // bad bytes are recorded by machine, and a swap would move them
 	}
 	ends := []func(){m.kill(), other.kill()}
 	disk := m.disk.CrashClone(survival(r))
@@ -123,7 +123,9 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 		}
 		machine.raftID, machine.backup = 0, nil
 		if machine.cloned {
-			machine.takeNewIdentity() // the disk may be an older state of the machine's own disk, which its generation shows
+			// The disk may be an older state of the machine's own disk. Its generation would show this, so the volume counts
+			// as a new one.
+			machine.takeNewIdentity()
 		}
 		w.wait.Go(ends[i])
 		w.startLater(machine, between(r, 10*time.Millisecond, time.Second))
@@ -131,7 +133,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// isMember reports whether the incarnation of a machine is a member of the group according to the leader.
+// isMember reports whether the leader's membership includes the incarnation of a machine.
 func (w *world) isMember(m *machine) bool {
 	leader := w.leader()
 	if leader == nil {
@@ -144,9 +146,9 @@ func (w *world) isMember(m *machine) bool {
 		conf.GetLearnersNext()), m.raftID)
 }
 
-// copyVolume puts an older copy of a member's disk into a machine that holds nothing of the group, at the worst moment:
-// the member itself is down, and the leader is disconnected. The copy has the member's Raft id, but lacks the entries
-// that the member has acknowledged since then.
+// copyVolume puts an older copy of a member's disk into a machine that holds nothing of the group. It does so at the
+// worst moment: the member itself is down, and the leader is disconnected. The copy has the Raft id of the member,
+// but it lacks the entries that the member has acknowledged since the copy was made.
 func (w *world) copyVolume(o *operator, r *rand.Rand) bool {
 	var to *machine
 	for _, i := range r.Perm(len(w.machines)) {

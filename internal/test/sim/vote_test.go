@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// voteTwice cuts a member's power right after it has voted, and lets another candidate in the same term request the
-// member's vote. The two candidates cannot reach each other, and the first candidate is then disconnected. voteTwice
-// returns true if the member has cast its first vote.
+// voteTwice cuts the power of a member right after it has voted, and lets a second candidate of the same term ask it
+// for its vote. The two candidates cannot reach each other, and the first one is then disconnected. voteTwice returns
+// true if the member has cast the first vote.
 func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -18,7 +18,7 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	voter := leader.machine
-	w.beCalm(true) // both candidates then have all entries, so both may get the vote
+	w.beCalm(true) // without new writes, both candidates have all entries, so both may get the vote
 	defer w.beCalm(false)
 	if !w.sleep(between(r, 300*time.Millisecond, 500*time.Millisecond)) {
 		return false
@@ -29,18 +29,18 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 			return false
 		}
 		w.trap = nil
-		w.dropOutbound(w.at[m.GetTo()]) // this message itself still passes
+		w.dropOutbound(w.at[m.GetTo()]) // the vote itself still arrives, because it was already sent
 		voted <- proto.Clone(m).(*raftpb.Message)
 		return false
 	})
 	w.only(func(a, b int) bool { return a == voter.number || b == voter.number })
-	voter.cutPower(survival(r)) // causes an election
+	voter.cutPower(survival(r)) // leads to an election, because the voter is the leader
 	voter.start()
 	if vote := w.await(voted, 5*time.Second, nil); vote == nil {
 		w.connect()
 		return false
 	}
-	w.layTrap(func(from *process, m *raftpb.Message) bool { // the voter itself must not campaign
+	w.layTrap(func(from *process, m *raftpb.Message) bool { // prevents the voter from becoming a candidate itself
 		return from.machine == voter && m.GetType() == raftpb.MsgPreVote
 	})
 	defer w.layTrap(nil)

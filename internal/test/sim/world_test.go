@@ -25,15 +25,15 @@ type config struct {
 	copies   int // number of copies of the group
 	clients  int
 	keys     int64
-	length   time.Duration // duration of the time with faults
+	length   time.Duration // duration of the part of the run in which faults occur
 	pause    time.Duration // maximum pause between two calls by a client
 	scrub    time.Duration // maximum time between two scrubs
 	faults   map[string]int
 	off      rules.Off
 	mutation mutation
 	quiet    bool
-	resident bool    // every second machine keeps its segments in memory
-	journal  int64   // size of a journal file in bytes; 0: no journal
+	resident bool    // whether every second machine keeps its segments in memory
+	journal  int64   // size of a journal file in bytes; 0 if there is no journal
 	lossOdds float64 // probability that a message is lost while the network is bad
 	lateOdds float64 // probability that a message arrives long after later ones
 	lateMax  time.Duration
@@ -45,16 +45,17 @@ type mutation uint8
 // These are the mutations.
 const (
 	mutateNothing  mutation = iota
-	mutateReuse             // an emptied volume continues under its old Raft id
+	mutateReuse             // a volume that was emptied continues under its old Raft id
 	mutateRollBack          // an old state of a volume continues under its Raft id
 	mutateSteps             // volumes are distinguished only by their generations, not by steps
 	mutateBlobs             // followers accept entries without the blobs that the entries refer to
 	mutateTail              // damage below the synced mark is treated as a torn write
-	mutateRepair            // damage is repaired from any replica, even from one that has applied less
-	mutateCopy              // a copy of a volume continues under its Raft id
-	mutateJournal           // the content of the journal is not written to the segments after a power cut
-	mutateRead              // unreadable data at the end of the log is treated as a torn write
-	mutateDoubt             // the content of an unreadable journal record is forgotten
+	// Damage is repaired from any replica, even from one that has applied less than the damaged one.
+	mutateRepair
+	mutateCopy    // a copy of a volume continues under its Raft id
+	mutateJournal // the content of the journal is not written to the segments after a power cut
+	mutateRead    // unreadable data at the end of the log is treated as a torn write
+	mutateDoubt   // an unreadable record of the journal is ignored, as if it had held nothing
 )
 
 // world is the state of a run. Everything happens in one bubble of testing/synctest.
@@ -66,8 +67,8 @@ type world struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup // waits for all goroutines
 
-	calling   atomic.Int32 // clients that are not done
-	contrasts uint64       // number of calls to contrast so far; used only by the nemesis
+	calling   atomic.Int32 // number of clients that still make calls
+	contrasts uint64       // number of calls of contrast so far; used only by the nemesis
 	begun     time.Time
 	tracing   bool
 	events    struct {
@@ -78,20 +79,20 @@ type world struct {
 	mu          sync.Mutex // guards the fields below
 	random      *rand.Rand // used by the network
 	machines    []*machine
-	at          map[uint64]*machine                  // Raft id -> its current or former machine
+	at          map[uint64]*machine                  // for each Raft id, the machine that has it now or had it before
 	lost        map[uint64]bool                      // incarnations whose disk is lost
-	leads       map[uint64]uint64                    // term -> the leader of that term
-	partitioned map[[2]int]bool                      // [from, to]: messages are dropped
-	bad         bool                                 // the network loses, duplicates and delays messages
+	leads       map[uint64]uint64                    // for each term, its leader
+	partitioned map[[2]int]bool                      // pairs [from, to] between which messages are dropped
+	bad         bool                                 // whether the network loses, duplicates and delays messages
 	trap        trap                                 // nil if no trap is set
-	calm        bool                                 // clients do not write
-	stopping    bool                                 // no new calls and no new faults
+	calm        bool                                 // whether clients should not write
+	stopping    bool                                 // whether no new calls and no new faults should begin
 	volumes     map[uuid.UUID]placement.VolumeRecord // the records of volumes in etcd
 	etcdSilent  time.Time                            // etcd does not respond until this time
 	fired       map[string]int
 	violations  []violation
 	history     []operation
-	members     map[uint64]bool // the members when the run ends
+	members     map[uint64]bool // members when the run ended
 }
 
 // result is the result of a run.
@@ -100,7 +101,7 @@ type result struct {
 	fired      map[string]int
 	history    []operation
 	calls      int
-	events     []string // only if SHEAF_SIM_TRACE is set
+	events     []string // filled only if SHEAF_SIM_TRACE is set
 }
 
 const (
@@ -184,14 +185,14 @@ func (w *world) live() {
 	}
 }
 
-// violate records a violation, and stops the run.
+// violate records a violation and ends the run.
 func (w *world) violate(o oracle, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.found(o, fmt.Sprintf(format, args...))
 }
 
-// found is like violate. The caller holds mu.
+// found does the same as violate. The caller holds mu.
 func (w *world) found(o oracle, what string) {
 	if len(w.violations) < 10 {
 		w.violations = append(w.violations, violation{o, what})
@@ -255,7 +256,7 @@ func (w *world) leader() (leader *process) {
 	return leader
 }
 
-// informOfRestart informs the other replicas that a process has restarted.
+// informOfRestart tells the other replicas that a process has restarted.
 func (w *world) informOfRestart(raftID uint64) {
 	for _, p := range w.processes() {
 		if p.raftID != raftID {

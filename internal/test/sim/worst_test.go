@@ -7,9 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// worstMoment loses a volume at the worst moment. One voter is left behind, so that only the other two hold all
-// acknowledged entries. Then the disk of one of these two voters is emptied or rolled back, and the other one, the
-// leader, is disconnected. The two remaining voters must not elect the voter that was left behind.
+// worstMoment loses a volume at the worst moment. It disconnects one voter, so that only the other two hold all
+// acknowledged entries. Of these two, one then loses its disk or is rolled back, and the other one, the leader, is
+// disconnected. The voter that is behind must not be elected by the remaining voters.
 func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		w.mu.Lock()
@@ -24,8 +24,8 @@ func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
 	})
 }
 
-// worstRot corrupts the last synced bytes of the log on one voter at the worst moment, when one other voter is left
-// behind and the leader is disconnected. The damage is found immediately, because the machine restarts or scrubs.
+// worstRot damages the last synced bytes of a voter's log at the worst moment: another voter is behind, and the
+// leader is disconnected. The machine finds the damage at once, because it restarts or scrubs.
 func (w *world) worstRot(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		if !w.rotDisk(lost, r, 1+r.IntN(3)/2*3) {
@@ -66,7 +66,7 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 	longer := time.Duration(0)
 	if r.IntN(2) == 0 && len(lost.rots) == 0 {
 		lost.backUpNow()
-		longer = stepBound + 2*stepLook // the image is treated as old after this time
+		longer = stepBound + 2*stepLook // time after which the machine must recognize the image as old
 	}
 	w.mu.Unlock()
 	w.only(func(a, b int) bool { return a != behind.number && b != behind.number })
@@ -76,8 +76,8 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 	return w.loseAlone(o, lost, leader.machine, lose) && w.sleep(between(r, time.Second, 4*time.Second))
 }
 
-// loseAlone calls lose() for a machine and disconnects the leader at the same moment. lose() must not sleep, because a
-// lock is held and the bubble's time would stop.
+// loseAlone calls lose() for a machine, and disconnects the leader at the same moment. lose() must not sleep, because
+// loseAlone holds a lock, and virtual time stops while another goroutine waits for a lock.
 func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,7 +88,7 @@ func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine
 	return true
 }
 
-// only drops all messages, except on connections for which open() returns true.
+// only connects the machines for which open() returns true, and drops all messages between the others.
 func (w *world) only(open func(from, to int) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

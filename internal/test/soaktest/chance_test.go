@@ -12,12 +12,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// byChance matches calls that draw random cases, which differ from run to run.
+// byChance matches calls that draw cases at random, so that they differ from run to run.
 var byChance = regexp.MustCompile(
 	`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|IntN|Int32N|Int64|Int64N|Uint32|Uint32N|Uint64|Uint64N|Float64|Perm|Shuffle)\(|` +
 		`NewPCG\([^)]*time\.Now|\bquick\.Check\(`)
 
-// mayBeByChance lists files in which random values do not affect the result of a test.
+// mayBeByChance lists files that use random values, where these values cannot affect the result of a test.
 var mayBeByChance = []string{
 	"controllers/shardpool_process_test.go",    // addresses of the loopback network
 	"internal/test/scaletest/cluster_test.go",  // addresses of the loopback network
@@ -26,8 +26,8 @@ var mayBeByChance = []string{
 	"internal/test/soaktest/soaktest_test.go",
 }
 
-// TestNoTestDrawsItsCasesByChance requires that tests check properties with Check, and that every source of random
-// numbers has a seed that is fixed or that Seed returns.
+// TestNoTestDrawsItsCasesByChance requires that tests of properties use Check, and that every source of random
+// numbers has a seed. The seed must be fixed, or must come from Seed.
 func TestNoTestDrawsItsCasesByChance(t *testing.T) {
 	const root = "../../.."
 	looked := 0

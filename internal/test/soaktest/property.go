@@ -16,7 +16,7 @@ import (
 
 const (
 	fixedSeed = 1 // seed of properties outside a soak
-	// checksOfSoak is the number of cases that a soak draws for each property. The default of rapid is 100.
+	// checksOfSoak is the number of cases that a soak tries for each property. The default of rapid is 100.
 	checksOfSoak = 2000
 )
 
@@ -30,7 +30,8 @@ func Check(t *testing.T, property func(*rapid.T)) {
 	rapid.Check(t, property)
 }
 
-// pinned sets rapid's flags, which apply to the whole process, before the first property is checked.
+// pinned sets rapid's flags. It does so only once, before the first property is checked, because the flags apply to
+// the whole process.
 var pinned = sync.OnceValue(func() error { return pin(flag.CommandLine) })
 
 func pin(flags *flag.FlagSet) error {

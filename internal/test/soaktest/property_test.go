@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// rapidFlags defines flags as rapid does, and returns their values after pin.
+// rapidFlags defines the flags that rapid defines, calls pin, and returns the values that the flags then have.
 func rapidFlags(t *testing.T, args ...string) (seed uint64, checks int) {
 	t.Helper()
 	flags := flag.NewFlagSet("test", flag.ContinueOnError)

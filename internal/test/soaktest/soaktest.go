@@ -1,7 +1,7 @@
-// Package soaktest determines what a test does in a soak. In a part of `make soak`, a test runs more cases than in
-// `make test`, with random seeds, and its seeds and counts are added to the report of that part.
+// Package soaktest decides how much a test does. In a part of `make soak`, tests run more cases, with random seeds,
+// and the seeds and counts are added to the report of that part.
 //
-// In `make test` and in `.ci/run` each seed is fixed, so that a change is never rejected for a fault that another
+// In `make test` and in `.ci/run` each seed is fixed. So a change is never rejected because of a fault that another
 // change has caused.
 package soaktest
 
@@ -18,7 +18,7 @@ import (
 const (
 	// Variable is set to a non-empty value in a soak.
 	Variable = "SHEAF_SOAK"
-	// SeedVariable holds the seed of a run to be repeated, as a decimal uint64.
+	// SeedVariable holds the seed with which a run should be repeated, as a decimal uint64.
 	SeedVariable = "SHEAF_SEED"
 	// ReportVariable names the file to which seeds and counts are appended, one per line.
 	ReportVariable = "SHEAF_SOAK_REPORT"
@@ -29,7 +29,7 @@ const (
 // Long reports whether this run is a soak, in which a test runs all its cases.
 func Long() bool { return os.Getenv(Variable) != "" }
 
-// Pick returns how much a test does: normal in `make test`, long in a soak, and short with -short.
+// Pick returns one of three sizes for a test: normal in `make test`, long in a soak, and short with -short.
 func Pick[N any](normal, long, short N) N {
 	switch {
 	case Long():
@@ -40,9 +40,9 @@ func Pick[N any](normal, long, short N) N {
 	return normal
 }
 
-// Only skips a test outside of a soak. It is for tests that load the whole machine, draw random cases, or take long.
-// The argument part names the soak that runs the test (log, raft, proc, kube or eco), and why is the reason in a few
-// words.
+// Only skips a test unless this run is a soak. It is for tests that load the whole machine, draw random cases, or
+// take long. The argument part names the part of the soak that runs the test (log, raft, proc, kube or eco). The
+// argument why is the reason in a few words.
 func Only(t testing.TB, part, why string) {
 	t.Helper()
 	if !Long() {
@@ -50,8 +50,8 @@ func Only(t testing.TB, part, why string) {
 	}
 }
 
-// Seed returns the seed for a test. It is the value of SHEAF_SEED if that is set. Otherwise it is a random seed in a
-// soak, and the argument fixed outside of a soak. A soak also writes the seed to its report. Seed fails the test if
+// Seed returns the seed for a test: the value of SHEAF_SEED if it is set, otherwise a random seed in a soak, and the
+// argument fixed outside of a soak. In a soak, Seed also writes the seed to the report. Seed fails the test if
 // SHEAF_SEED is not a number.
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
@@ -70,15 +70,14 @@ func Seed(t testing.TB, fixed uint64) uint64 {
 	return seed
 }
 
-// Report appends one of a test's results to the soak's report. Without a report it does nothing. Report is safe for
-// concurrent use, even by several processes, because each line is a single write to a file that was opened for
-// appending.
+// Report appends a result of a test to the report of the soak. If there is no report, it does nothing. Report is safe
+// for concurrent use, even by several processes, because it appends each line with a single write.
 func Report(t testing.TB, what string, figure any) {
 	t.Helper()
 	appendLine(t, os.Getenv(ReportVariable), fmt.Sprintf("%s: %s %v", t.Name(), what, figure))
 }
 
-// Note adds a message to the last lines of the gate's output without failing the test. It also logs the message.
+// Note logs a message, and also adds it to the last lines of the gate's output. The test does not fail.
 func Note(t testing.TB, format string, args ...any) {
 	t.Helper()
 	note := fmt.Sprintf(format, args...)
@@ -88,7 +87,7 @@ func Note(t testing.TB, format string, args ...any) {
 
 var appending sync.Mutex // serializes appends within this process
 
-// appendLine appends a line to a file. Without a name it does nothing.
+// appendLine appends a line to a file. If the name is empty, it does nothing.
 func appendLine(t testing.TB, name, line string) {
 	t.Helper()
 	if name == "" {

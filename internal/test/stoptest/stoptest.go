@@ -1,4 +1,4 @@
-// Package stoptest suspends a test's process for a while, like a stall of the machine.
+// Package stoptest suspends the process of a test for a while, as if the machine stalled.
 package stoptest
 
 import (
@@ -13,7 +13,7 @@ import (
 // during that time.
 func Self(tb testing.TB, d time.Duration) {
 	tb.Helper()
-	// Another process has to do this, because a stopped process cannot continue itself.
+	// Another process must do this, because a stopped process cannot make itself continue.
 	script := fmt.Sprintf("kill -STOP %[1]d; sleep %[2]f; kill -CONT %[1]d", os.Getpid(), d.Seconds())
 	if out, err := exec.CommandContext(tb.Context(), "sh", "-c", script).CombinedOutput(); err != nil {
 		tb.Errorf("stop the process of the test: %v: %s", err, out)

@@ -30,7 +30,7 @@ func admin(t *testing.T, s *Server) recordv1.AdminServiceClient {
 	return recordv1.NewAdminServiceClient(conn)
 }
 
-// delete deletes a group. If the outcome is unknown, it deletes the group again.
+// delete deletes a group. If the outcome is unknown, it calls DeleteGroup again.
 func (s *Server) delete(ctx context.Context, a recordv1.AdminServiceClient, group string) error {
 	for tries := 0; ; tries++ {
 		_, err := a.DeleteGroup(ctx, &recordv1.DeleteGroupRequest{Group: group})
@@ -44,7 +44,7 @@ func (s *Server) delete(ctx context.Context, a recordv1.AdminServiceClient, grou
 	}
 }
 
-// folders returns the shards that hold a folder of a group, and those that have it in their trash.
+// folders returns the shards that hold the folder of a group, and those that hold this folder in their trash.
 func (s *Server) folders(t *testing.T, uuid string) (held, trashed []int) {
 	t.Helper()
 	for n := range s.disks {
@@ -63,9 +63,9 @@ func (s *Server) folders(t *testing.T, uuid string) (held, trashed []int) {
 	return held, trashed
 }
 
-// When an empty group is deleted, all members move its files to the trash, and the name can be used for a new group,
-// which has no data from the old one. A group with a record is not deleted. No process mistakes the missing group for a
-// sign that etcd was rolled back.
+// An empty group is deleted. All members move its files to the trash, and the name can be used for a new group, which
+// has no data of the old one. A group with a record is not deleted. No process mistakes the missing group for a sign
+// that etcd was rolled back.
 func TestAnEmptyGroupIsDeleted(t *testing.T) {
 	for _, copies := range []int{1, 3} {
 		t.Run(fmt.Sprint(copies, " copies"), func(t *testing.T) {
@@ -134,8 +134,8 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 	}
 }
 
-// A put that races with its group's deletion is never lost. It either prevents the delete, or is stored in the next
-// group of that name.
+// If a put races with the deletion of its group, the put is never lost. Either it prevents the deletion, or it is
+// stored in the next group of that name.
 func TestAPutBesideADeleteIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := StartWith(t, Config{Named: true, Shards: 3, Copies: 3})
@@ -163,7 +163,8 @@ func TestAPutBesideADeleteIsKept(t *testing.T) {
 				all.Go(func() {
 					time.Sleep(time.Second)
 					s.KillShard(round % 3)
-					// A new group with the same name needs as many shards as it has copies.
+					// While the shard is down, the put cannot create a new group, because that needs as many shards as there are
+					// copies.
 					time.Sleep(20 * time.Second)
 					if err := s.RestartShard(round % 3); err != nil {
 						t.Error(err)
@@ -193,7 +194,8 @@ func TestAPutBesideADeleteIsKept(t *testing.T) {
 	})
 }
 
-// If a group has ended but cannot be deleted because etcd is unavailable, it accepts writes again when etcd is back.
+// While etcd is unavailable, a group cannot be deleted, although its leader may already have ended it. When etcd is
+// back, the group must accept writes again.
 func TestAGroupThatIsNotDeletedGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := StartWith(t, Config{Named: true, Shards: 3, Copies: 3})

@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestALearnerThatItsLeaderNeverHearsIsReported moves groups to a shard that fetches their files, and that the leaders
-// cannot reach. `sheaf doctor` must report the copies within the rule's time, and must stop reporting them when the
-// leaders can reach the shard. The test takes 1 s of CPU time.
+// TestALearnerThatItsLeaderNeverHearsIsReported moves groups to a new shard. This shard can fetch the files of the
+// groups, but the leaders cannot reach it. `sheaf doctor` must report the copies on it in time, and must stop
+// reporting them when the leaders can reach the shard. The test takes 1 s of CPU time.
 func TestALearnerThatItsLeaderNeverHearsIsReported(t *testing.T) {
 	synctest.Test(t, learnerIsNeverHeard)
 }

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAStoreStartsWithOneOddKey restarts every process while etcd holds a key with an invalid value. Everything that
-// does not depend on the key must serve, and the gateway and `sheaf doctor` must name the key. The test takes 1 s of
+// TestAStoreStartsWithOneOddKey restarts every process while a key in etcd has an invalid value. Everything that does
+// not depend on this key must be served, and the gateway and `sheaf doctor` must name the key. The test takes 1 s of
 // CPU time.
 func TestAStoreStartsWithOneOddKey(t *testing.T) {
 	for name, value := range map[string]string{

@@ -35,15 +35,15 @@ import (
 // timeout limits the start and the stop of a store, in virtual time.
 const timeout = 2 * time.Minute
 
-// reserveBytes is the reserve of free space on a shard's disk in memory.
+// reserveBytes is the free space that each shard's disk in memory keeps in reserve.
 const reserveBytes = 16 << 20
 
 // Config configures a store. A zero field has its default value.
 type Config struct {
-	Groups int  // number of groups with Hash routing; default 4
-	Named  bool // use Named routing, where callers name groups and the first write creates a group
-	Shards int  // number of shards; default 1
-	Copies int  // number of copies of each group (1, 3 or 5), at most one on each shard; default 1
+	Groups int  // number of groups with Hash routing; 0 means 4
+	Named  bool // whether the store has Named routing, where callers name groups and the first write creates a group
+	Shards int  // number of shards; 0 means 1
+	Copies int  // number of copies of each group (1, 3 or 5), at most one on each shard; 0 means 1
 }
 
 // Server is a running store.
@@ -52,7 +52,7 @@ type Server struct {
 	Etcd    *memetcdtest.Server
 	Store   *registry.Store
 
-	unreachable atomic.Pointer[string] // the name of a shard that no other shard reaches; nil: there is none
+	unreachable atomic.Pointer[string] // name of the shard that the other shards cannot reach; nil if there is none
 
 	shards  []*shard.Shard
 	disks   []*vfstest.Mem
@@ -86,12 +86,12 @@ func StartWith(t testing.TB, cfg Config) *Server {
 	return s
 }
 
-// start starts the store. Everything that it starts is stopped when the test finishes, in reverse order: the gateway
-// before the shards, and the shards before etcd.
+// start starts the store. When the test finishes, everything is stopped in reverse order: the gateway before the
+// shards, and the shards before etcd.
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
-	// This cleanup runs last. It sleeps, because a shard that has stopped still revokes the lease of its wakes
-	// (internal/placement/registry/wakes.go) in the background. That takes a limited time.
+	// This cleanup runs last, because it was registered first. It waits for a limited time, in which shards that have
+	// stopped still revoke the leases of their wakes in the background (internal/placement/registry/wakes.go).
 	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -120,11 +120,11 @@ func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func() { ended(t, time.Second, s.gateway.Stop) }) // disconnects clients whose streams are still open
+	t.Cleanup(func() { ended(t, time.Second, s.gateway.Stop) }) // disconnects clients that still have open streams
 	return s.ready(ctx, meta)
 }
 
-// ended stops a part of the store, and disconnects clients that remain after the given time.
+// ended stops a part of the store, and after the given time disconnects the clients that remain.
 func ended(t testing.TB, in time.Duration, stop func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), in)
@@ -168,7 +168,7 @@ func (s *Server) dialFrom(n int) func(ctx context.Context, at string) (net.Conn,
 	}
 }
 
-// ready waits until the gateway has a route for every group.
+// ready waits until the gateway can route calls to every group.
 func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -193,13 +193,13 @@ func (s *Server) Addr() string { return s.gateway.Addr() }
 // ShardAddr returns the address of shard n on Network.
 func (s *Server) ShardAddr(n int) string { return s.shards[n].Addr() }
 
-// Disk returns the disk of shard n. Folder returns the folder of the shard's volume on this disk.
+// Disk returns the disk of shard n. The shard's volume is the folder on it that Folder returns.
 func (s *Server) Disk(n int) *vfstest.Mem { return s.disks[n] }
 
-// Folder returns the folder of shard n's volume.
+// Folder returns the folder of shard n's volume, which is on the disk that Disk returns.
 func (s *Server) Folder(n int) string { return fmt.Sprintf("/shard-%d", n) }
 
-// Client returns a client for the gateway, which is closed when the test ends.
+// Client returns a client of the gateway, which is closed when the test ends.
 func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	t.Helper()
 	cfg.Addresses, cfg.Dial = []string{s.Addr()}, s.Network.Dial

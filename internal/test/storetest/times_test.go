@@ -12,10 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestFindingsFollowTheirCausesInTime creates causes of findings, one after another, and removes each of them. Within
-// the time of the finding's rule, `sheaf doctor` must report the finding. Within the same time after the cause was
-// removed, `sheaf doctor` must stop reporting it. Chaos checks the same with real processes. The test takes 2 s of CPU
-// time.
+// TestFindingsFollowTheirCausesInTime causes findings, one after the other. `sheaf doctor` must report each of them
+// within the time that the finding's rule allows. Then the test removes the cause, and within the same time `sheaf
+// doctor` must stop reporting the finding. Chaos checks the same with real processes. The test takes 2 s of CPU time.
 func TestFindingsFollowTheirCausesInTime(t *testing.T) { synctest.Test(t, findingsFollowTheirCauses) }
 
 func findingsFollowTheirCauses(t *testing.T) {
@@ -78,8 +77,8 @@ func findingsFollowTheirCauses(t *testing.T) {
 	}
 }
 
-// awaitFindings calls doctor() until its findings are as wanted. It fails the test if a call shows other findings and
-// began after the time within had passed.
+// awaitFindings calls doctor() until its findings are as wanted. It fails the test if they are still not as wanted in
+// a call that began after the time in the argument within.
 func awaitFindings(t *testing.T, ctx context.Context, s *Server, within time.Duration, what string,
 	wanted func([]finding.Finding) bool) {
 	t.Helper()

@@ -17,13 +17,13 @@ const (
 	SurviveNone SurvivalKind = iota
 	// SurviveAll means that all changes survive, as if everything had reached the disk before the power cut.
 	SurviveAll
-	// SurviveRandom means that sectors and changes of names survive at random, and that each file has one of its earlier
-	// sizes at random.
+	// SurviveRandom means that it is random which sectors and which changes of names survive. Each file has one of the
+	// sizes that it had before, also chosen at random.
 	SurviveRandom
-	// SurviveTorn means that everything survives, except that of the last write to each file only a random number of first
-	// sectors survive.
+	// SurviveTorn means that everything survives except the end of the last write to each file. How many sectors of that
+	// write survive, counted from its first one, is random.
 	SurviveTorn
-	// SurviveNames means that all names and sizes survive, but no data. New parts of files are zeros.
+	// SurviveNames means that all names and sizes survive, but no data. The new parts of files are zeros.
 	SurviveNames
 )
 
@@ -39,19 +39,20 @@ func (k SurvivalKind) String() string {
 	return fmt.Sprintf("survival(%d)", uint8(k))
 }
 
-// Survival selects one outcome of a power cut. With the same history, the same seed always leads to the same disk.
+// Survival selects one outcome of a power cut. If the same operations came before, the same seed always leads to the
+// same disk.
 type Survival struct {
 	Kind SurvivalKind
-	Seed uint64 // for SurviveRandom and SurviveTorn
+	Seed uint64 // seed of the random choices, which only SurviveRandom and SurviveTorn make
 }
 
 // String returns the kind and the seed, for messages of tests.
 func (s Survival) String() string { return fmt.Sprintf("%s/%d", s.Kind, s.Seed) }
 
-// CrashClone returns the disk that a power cut at this moment would leave, as a machine finds it after its next start.
-// No file is open or locked, everything on the disk is durable, operations are counted from 0, and no crash is
-// scheduled. The capacity is unchanged. The original is not changed and may continue to be used. Disks share pages
-// until one of them changes a page, so clones are cheap.
+// CrashClone returns the disk that a power cut at this moment would leave, as a machine finds it when it starts
+// again: no file is open or locked, everything on the disk is durable, operations are counted from 0 again, and no
+// crash is scheduled. The capacity stays the same. The original is not changed and may still be used. Clones are
+// cheap, because disks share pages until one of them changes a page.
 func (m *Mem) CrashClone(s Survival) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,13 +60,14 @@ func (m *Mem) CrashClone(s Survival) *Mem {
 		from: m, to: NewMem(), survival: s, nodes: make(map[*memNode]*memNode),
 		random: rand.New(rand.NewPCG(s.Seed, 0x5eaf)),
 	}
-	// Some clones keep most sectors and others few. If each sector survived with a probability of one half, a file with
-	// many sectors would never survive nearly completely.
+	// Some clones keep most sectors, and others only a few. If every sector always survived with a probability of one
+	// half, a file with many sectors would never survive nearly completely.
 	c.odds = []float64{0.1, 0.5, 0.9}[c.random.IntN(3)]
 	c.to.capacity = m.capacity
 	c.chooseNames()
 	c.to.root = c.clone(m.root)
-	// Files are sorted by creation, because maps have no order and the choices must be repeatable.
+	// The files are sorted by their creation, because a map has no order, and the same seed must lead to the same
+	// choices.
 	files := slices.SortedFunc(maps.Keys(c.nodes), func(a, b *memNode) int { return int(a.number - b.number) })
 	for _, old := range files {
 		if !old.dir {
@@ -86,7 +88,7 @@ type cloner struct {
 	nodes    map[*memNode]*memNode
 }
 
-// chooseNames chooses which pending changes of names survive, for SurviveRandom.
+// chooseNames decides, for SurviveRandom, which pending changes of names survive.
 func (c *cloner) chooseNames() {
 	c.names = make(map[*memNode]map[string]*memNode)
 	if c.survival.Kind != SurviveRandom {
@@ -163,14 +165,14 @@ func (c *cloner) content(old, n *memNode) {
 	n.fit()
 }
 
-// tear undoes the end of the last write, and returns the size.
+// tear undoes the end of the last write to a file, and returns the size that the file then has.
 func (c *cloner) tear(old, n *memNode) int64 {
 	w := old.last
 	if w.count == 0 {
 		return old.size
 	}
 	whole := c.random.Int64N(w.count + 1)
-	grown := c.random.IntN(2) == 0 // the new size may survive without the data
+	grown := c.random.IntN(2) == 0 // the file may keep its new size even though not all of the data survives
 	for s := w.first + whole; s < w.first+w.count; s++ {
 		n.setSector(s, w.before[s-w.first])
 	}
@@ -190,7 +192,7 @@ func undo(n *memNode, sectors map[int64][]byte, choose func() bool) {
 	}
 }
 
-// fit truncates the pages to the size, zeroes the bytes after the end, and counts the used space.
+// fit truncates the pages to the size, zeroes the bytes after the end, and updates the used space.
 func (n *memNode) fit() {
 	keep := (n.size + pageBytes - 1) / pageBytes
 	n.pages = n.pages[:min(keep, int64(len(n.pages)))]

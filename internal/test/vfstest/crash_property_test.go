@@ -23,16 +23,16 @@ func sectorAt(content []byte, i int) []byte {
 	return out
 }
 
-// TestCrashContentIsFromHistory runs random writes, truncations and syncs on one file, and on a naive model: a list of
-// all contents since the last sync. After a crash, every sector must have a content that it had since the last sync.
-// The same must hold for the size.
+// TestCrashContentIsFromHistory makes random writes, truncations and syncs on a file, and also on a naive model,
+// which is a list of all contents since the last sync. After a crash, every sector must have a content that it had
+// since the last sync. The same holds for the size of the file.
 func TestCrashContentIsFromHistory(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		m := vfstest.NewMem()
 		f, err := m.Create("f")
 		ok(t, err)
 		ok(t, m.SyncDir("."))
-		history := [][]byte{nil} // the first is the content at the last sync, the last is the current content
+		history := [][]byte{nil} // begins with the content at the last sync, and ends with the current content
 		for step := range rapid.IntRange(1, 25).Draw(t, "steps") {
 			now := bytes.Clone(history[len(history)-1])
 			offset := rapid.IntRange(0, 6000).Draw(t, "offset")
@@ -97,16 +97,16 @@ func checkContent(t *rapid.T, s vfstest.Survival, got []byte, history [][]byte) 
 	for i := 0; i*sector < len(got); i++ {
 		have := got[i*sector : min(len(got), (i+1)*sector)]
 		known := slices.ContainsFunc(history, func(h []byte) bool { return bytes.Equal(sectorAt(h, i)[:len(have)], have) })
-		// The surviving size may end inside a sector. If it is longer than the surviving content, zeros follow the
-		// content.
+		// The size that survives may end in the middle of a sector. If it is larger than the content that survives, zeros
+		// follow the content.
 		if !known && !prefixOfHistory(have, i, history) {
 			t.Fatalf("%s: sector %d of %d bytes is none that the file had since the last sync", s, i, len(got))
 		}
 	}
 }
 
-// prefixOfHistory reports whether a sector holds a content from the history, truncated at a size from the history and
-// padded with zeros.
+// prefixOfHistory reports whether a sector could be left by a crash: it must hold a content from the history that is
+// truncated at a size from the history and padded with zeros.
 func prefixOfHistory(have []byte, i int, history [][]byte) bool {
 	for _, h := range history {
 		at := min(max(len(h)-i*sector, 0), len(have))
@@ -149,7 +149,7 @@ func TestCrashNamesAreFromHistory(t *testing.T) {
 		ok(t, m.MkdirAll("a"))
 		ok(t, m.MkdirAll("b"))
 		present, durable := map[string]string{}, map[string]string{}
-		since := map[string][]string{} // for each name, the files that it has referred to since its folder was synced
+		since := map[string][]string{} // for each name, the files to which it has referred since its folder was last synced
 		remember := func(name string) { since[name] = append(since[name], present[name]) }
 		for step := range rapid.IntRange(1, 20).Draw(t, "steps") {
 			name := rapid.SampledFrom(names).Draw(t, "name")

@@ -26,7 +26,7 @@ func fill(n int, first byte) []byte {
 	return p
 }
 
-// synced creates a file on a new Mem. Its content and name are durable, and it is open for writing.
+// synced returns a new Mem with one file, whose content and name are durable. The file is open for writing.
 func synced(t *testing.T, content []byte) (*vfstest.Mem, vfs.File) {
 	t.Helper()
 	m := vfstest.NewMem()
@@ -369,7 +369,7 @@ func TestAfterOpSeesEveryOperation(t *testing.T) {
 	var got strings.Builder
 	m.AfterOp(func(op vfstest.Op) {
 		fmt.Fprintf(&got, "%d %s\n", op.Number, op)
-		if m.CrashClone(vfstest.Survival{}).OpCount() != 0 { // AfterOp permits this call
+		if m.CrashClone(vfstest.Survival{}).OpCount() != 0 { // a function that AfterOp has set may call CrashClone
 			t.Error("the clone counts operations")
 		}
 		if !op.Kind.Mutates() {

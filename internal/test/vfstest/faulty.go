@@ -11,39 +11,40 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Effect is the effect of a fault in addition to the error that it returns.
+// Effect determines how a fault affects an operation, in addition to the error that the operation returns.
 type Effect uint8
 
 // These are the effects.
 const (
-	// EffectNone means that the operation is not done, and that the error is returned.
+	// EffectNone means that the error is returned and nothing is done.
 	EffectNone Effect = iota
-	// EffectDone means that the operation is done, and that the error is returned nevertheless.
+	// EffectDone means that the operation is done, but the error is returned nevertheless.
 	EffectDone
-	// EffectPart means that half of a read or write is done, in whole sectors, and that the error is returned. For
-	// other operations EffectPart is the same as EffectNone.
+	// EffectPart means that half of a read or write is done, in whole sectors, and the error is returned. For any other
+	// operation it is the same as EffectNone.
 	EffectPart
-	// EffectDrop means that a Sync fails as on Linux. Data written since the last Sync can be read from the page cache,
-	// but never reaches the disk, even though later Syncs succeed. This works only for Sync of a file in a Mem. Elsewhere
-	// the loss cannot be simulated, and EffectDrop is the same as EffectNone.
+	// EffectDrop means that a Sync fails as on Linux: data written since the last Sync can still be read from the page
+	// cache, but it never reaches the disk, even if later Syncs succeed. This works only for Sync of a file in a Mem.
+	// Otherwise the loss cannot be simulated, and EffectDrop is the same as EffectNone.
 	EffectDrop
-	// EffectFlip means that a read succeeds (Err is not used), but that one bit in the middle of the result is wrong.
-	// For other operations EffectFlip is the same as EffectNone with EIO.
+	// EffectFlip means that a read succeeds, but one bit in the middle of the result is wrong. Err is not used. For any
+	// other operation it is the same as EffectNone with EIO.
 	EffectFlip
-	// EffectPass means that the operation is performed as if there were no fault (Err is not used). It is for faults with
-	// a Before.
+	// EffectPass means that the operation is performed as if there were no fault. Err is not used. It is for faults that
+	// only need Before.
 	EffectPass
 )
 
 // Fault is a rule that makes operations fail. Add activates it. A Fault must not be changed after the call to Add.
 type Fault struct {
-	// Match selects operations. Op.Number is the number of the operation among those of its kind, from 1. nil selects all.
+	// Match selects the operations for which it returns true. Op.Number is the number of the operation among those of
+	// its kind, from 1. If Match is nil, all operations are selected.
 	Match  func(Op) bool
-	Skip   int64 // number of matches that pass before the first fault
-	Count  int64 // maximum number of faults; 0: no limit
-	Err    error // the error; nil: EIO
+	Skip   int64 // number of selected operations that are not affected, before the first one that is
+	Count  int64 // maximum number of operations that are affected; 0 means no limit
+	Err    error // error that the operation returns; nil means EIO
 	Effect Effect
-	Before func(Op) // called, without locks, before the effect; a test may block here; may be nil
+	Before func(Op) // called before the effect, without holding locks, so that a test may block in it; may be nil
 
 	matched atomic.Int64
 	fired   atomic.Int64
@@ -56,8 +57,8 @@ func (f *Fault) Fired() int64 { return f.fired.Load() }
 // Remove ends the fault. Operations that wait in Before continue.
 func (f *Fault) Remove() { f.removed.Store(true) }
 
-// Faulty is a file system in which operations of another file system can fail. Files opened through a Faulty have no
-// Fd, so that no read can bypass it. Faulty is safe for concurrent use.
+// Faulty wraps a file system and can make its operations fail. Files that are opened through a Faulty have no Fd, so
+// that no read can bypass it. Faulty is safe for concurrent use.
 type Faulty struct {
 	inner vfs.FS
 	calls [OpSpace + 1]atomic.Int64
@@ -71,7 +72,7 @@ var _ vfs.FS = (*Faulty)(nil)
 // Unwrap returns the inner file system.
 func (f *Faulty) Unwrap() vfs.FS { return f.inner }
 
-// NewFaulty wraps a file system. Without faults it behaves like inner.
+// NewFaulty wraps a file system. As long as no fault is added, it behaves like inner.
 func NewFaulty(inner vfs.FS) *Faulty { return &Faulty{inner: inner} }
 
 // Add activates a fault and returns it. If several faults match an operation, the one that was added first fires.
@@ -92,7 +93,7 @@ func (f *Faulty) Clear() {
 	f.list = nil
 }
 
-// Fired returns how many times faults have fired, including removed ones.
+// Fired returns how many times faults have fired. Removed faults are included.
 func (f *Faulty) Fired() int64 { return f.fired.Load() }
 
 // Calls returns the number of operations of the given kind so far.
@@ -103,7 +104,7 @@ func (f *Faulty) Calls(kind OpKind) int64 {
 	return f.calls[kind].Load()
 }
 
-// fire counts an operation. It returns the fault that applies to the operation and the error to return, or nil if no
+// fire counts an operation. It returns the fault that applies to it and the error to return, or nil for both if no
 // fault applies.
 func (f *Faulty) fire(op Op) (*Fault, error) {
 	op.Number = f.calls[op.Kind].Add(1)
@@ -236,8 +237,7 @@ func (f *Faulty) SyncDir(dir string) error {
 	return f.do(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
-// SyncAll implements vfs.FS. If it fails, unsynced changes remain unsynced. A later sync of each file then has its own
-// outcome.
+// SyncAll implements vfs.FS. If it fails, the changes remain unsynced, and each file may still be synced separately.
 func (f *Faulty) SyncAll(dir string) error {
 	return f.do(Op{Kind: OpSyncAll, Name: dir}, func() error { return f.inner.SyncAll(dir) })
 }
@@ -303,7 +303,8 @@ func (f *faultyFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 	switch fault.Effect {
 	case EffectDone:
-		n, _ := f.inner.ReadAt(p, off) // the error, perhaps io.EOF, must not replace the one of the fault
+		// An error of the read itself, such as io.EOF, must not replace the error of the fault.
+		n, _ := f.inner.ReadAt(p, off)
 		return n, err
 	case EffectFlip:
 		n, err := f.inner.ReadAt(p, off)
@@ -336,7 +337,7 @@ func (f *faultyFile) WriteAt(p []byte, off int64) (int, error) {
 	}
 }
 
-// dropper is a file that can lose unsynced data.
+// dropper is implemented by files that can lose unsynced data.
 type dropper interface{ dropUnsynced() error }
 
 func (f *faultyFile) Sync() error {

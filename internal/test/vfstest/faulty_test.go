@@ -123,8 +123,8 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 	must.OK(t, file.Sync())
 }
 
-// TestRule5_FailedSyncDropsData checks that after a failed sync the data can still be read and later syncs succeed, but
-// the data is lost in a power cut. Only data that was written again survives.
+// TestRule5_FailedSyncDropsData checks what happens after a failed sync: the data can still be read, and later syncs
+// succeed, but a power cut loses the data. It survives only if it was written again.
 func TestRule5_FailedSyncDropsData(t *testing.T) {
 	f, m, file := faultyFile(t, fill(4, 1))
 	writeAt(t, file, fill(4, 101), 0)

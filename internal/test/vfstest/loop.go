@@ -12,10 +12,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// LoopMount creates a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it
-// with the given driver (the type's own driver if driver is empty), and returns the mount point. The mount is removed
-// when the test ends. If mkfs for the type is not installed, the test is skipped. LoopMount also needs root and loop
-// devices. Without them, the test is skipped too, or fails if SHEAF_LOOP=required.
+// LoopMount creates a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it,
+// and returns the mount point. The argument driver names the driver to mount it with; if it is empty, this is the
+// driver of the type itself. The file system is unmounted when the test ends. If mkfs for the type is not installed,
+// the test is skipped. LoopMount also needs root and loop devices. Without them, the test is skipped too, or fails if
+// SHEAF_LOOP=required.
 func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...string) string {
 	t.Helper()
 	without := func(format string, args ...any) {
@@ -65,7 +66,8 @@ func unmount(t *testing.T, point string) {
 			return
 		}
 		if time.Now().After(end) {
-			_ = exec.CommandContext(context.Background(), "umount", "--lazy", point).Run() // removes the mount in any case
+			// This removes the mount even if it is busy.
+			_ = exec.CommandContext(context.Background(), "umount", "--lazy", point).Run()
 			t.Fatalf("umount %s: %v: %s", point, err, out)
 		}
 	}

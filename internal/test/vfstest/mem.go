@@ -30,12 +30,12 @@ type Mem struct {
 	mu         sync.RWMutex // guards all fields below and those of all nodes
 	root       *memNode
 	nodes      int64       // number of the node created last
-	pending    []*memNames // changes of names that are not durable yet, in order
-	capacity   int64       // bytes; 0: unlimited
+	pending    []*memNames // changes of names that are not durable yet, oldest first
+	capacity   int64       // size of the disk in bytes; 0 means unlimited
 	cheap      bool        // result of vfs.File.CheapOverwrite
-	usedBytes  int64       // in pages of files that have a name or are open
+	usedBytes  int64       // bytes in the pages of all files that have a name or are open
 	opCount    int64
-	crashAfter int64 // number of operations that still take effect; negative: unlimited
+	crashAfter int64 // number of operations that take effect before the crash; negative if no crash is scheduled
 	crashed    bool
 	locks      map[*memNode]bool
 	afterOp    func(Op)
@@ -43,7 +43,7 @@ type Mem struct {
 
 var _ vfs.FS = (*Mem)(nil)
 
-// memNames is one atomic change of names. SyncDir removes the parts that it makes durable.
+// memNames is one atomic change of names. When SyncDir makes a part of it durable, that part is removed.
 type memNames struct{ changes []memNameChange }
 
 // memNameChange sets one name in one folder to a node. nil removes the name.
@@ -63,11 +63,11 @@ func NewMem() *Mem {
 	return m
 }
 
-// InMemory reports that there is no mount behind the file system.
+// InMemory tells package volume that the file system is not a mount of the kernel.
 func (m *Mem) InMemory() bool { return true }
 
-// SetCapacity sets the size of the disk in bytes. 0 means unlimited. A write beyond this size fails with ENOSPC after
-// the part for which there was space.
+// SetCapacity sets the size of the disk in bytes. 0 means unlimited. If a write would exceed this size, the part for
+// which there is space is written, and the write returns ENOSPC.
 func (m *Mem) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,8 +88,8 @@ func (m *Mem) OpCount() int64 {
 	return m.opCount
 }
 
-// CrashAfter makes the machine crash at the first operation with a number above n. That operation has no effect. That
-// operation and all later ones, including reads, fail with vfs.ErrCrashed. A negative n means that the machine does not
+// CrashAfter makes the machine crash at the first operation with a number above n. This operation has no effect. It
+// fails with vfs.ErrCrashed, as do all later operations, including reads. If n is negative, the machine does not
 // crash.
 func (m *Mem) CrashAfter(n int64) {
 	m.mu.Lock()
@@ -104,17 +104,17 @@ func (m *Mem) Crashed() bool {
 	return m.crashed
 }
 
-// AfterOp sets a function that is called after each operation that has changed the disk, on the goroutine of that
-// operation and without any lock. The function may call CrashClone, so that one run of a workload visits all its crash
-// points. A nil function removes the previous one.
+// AfterOp sets a function that is called after each operation that changes the disk. It is called on the goroutine of
+// that operation, without holding a lock. It may call CrashClone, so that a single run of a workload can test a crash
+// at each of its operations. nil removes the function.
 func (m *Mem) AfterOp(f func(Op)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.afterOp = f
 }
 
-// mutate calls do() under the lock. do() checks its arguments and calls begin(), which assigns a number to the
-// operation, or returns an error if the machine has crashed. Then do() changes the disk.
+// mutate calls do() while it holds the lock. do() first checks its arguments. Then it calls begin(), which gives the
+// operation its number, or returns an error if the machine has crashed. Only after that may do() change the disk.
 func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 	begun := false
 	m.mu.Lock()
@@ -158,7 +158,7 @@ func (m *Mem) newNode(dir bool) *memNode {
 	return n
 }
 
-// split cleans a name into its parts.
+// split cleans a name and splits it into its parts.
 func split(name string) []string {
 	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
 	if clean == "" {
@@ -192,11 +192,11 @@ func (m *Mem) lookupFile(name string) (*memNode, error) {
 	return n, err
 }
 
-// lookupParent finds the folder of a name, and the last part of the name.
+// lookupParent returns the folder in which a name is, and the last part of the name.
 func (m *Mem) lookupParent(name string) (*memNode, string, error) {
 	parts := split(name)
 	if len(parts) == 0 {
-		return nil, "", syscall.EBUSY // the root has no parent
+		return nil, "", syscall.EBUSY // the name is that of the root, which is in no folder
 	}
 	last := len(parts) - 1
 	dir, err := m.lookup(path.Join(parts[:last]...))
@@ -206,7 +206,7 @@ func (m *Mem) lookupParent(name string) (*memNode, string, error) {
 	return dir, parts[last], err
 }
 
-// changeNames applies changes of names, and records that they are not durable.
+// changeNames applies changes of names, and notes that they are not durable yet.
 func (m *Mem) changeNames(changes ...memNameChange) {
 	for _, c := range changes {
 		if old := c.dir.entries[c.name]; old != nil {
@@ -362,7 +362,7 @@ func (m *Mem) Link(oldName, newName string) error {
 	})
 }
 
-// MkdirAll implements vfs.FS. The creation of each folder is one operation, and the folder's SyncDir is another.
+// MkdirAll implements vfs.FS. For each folder, its creation and the SyncDir of its parent are two operations.
 func (m *Mem) MkdirAll(dir string) error {
 	return vfs.MakeFolders(m, path.Clean(dir), m.mkdir)
 }

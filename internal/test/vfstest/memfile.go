@@ -17,8 +17,10 @@ const (
 	sectorBytes    = 512 // a disk writes a sector completely or not at all
 	pageBytes      = 4096
 	sectorsPerPage = pageBytes / sectorBytes
-	sizesMax       = 64      // maximum number of sizes that are remembered between two syncs
-	memFileMax     = 1 << 36 // maximum size in bytes; even a page of a hole costs a pointer
+	sizesMax       = 64 // maximum number of sizes that a file remembers between two syncs
+	// memFileMax is the maximum size of a file in bytes. A limit is needed because even the pages of a hole take memory,
+	// one pointer each.
+	memFileMax = 1 << 36
 )
 
 // memPage is one page of a file. Several disks may share a page (CrashClone). A shared page is copied before a change.
@@ -27,7 +29,7 @@ type memPage struct {
 	b      [pageBytes]byte
 }
 
-// zeroPage represents pages that occupy space but were never written.
+// zeroPage stands for all pages that occupy space but were never written.
 var zeroPage = func() *memPage {
 	p := new(memPage)
 	p.shared.Store(true)
@@ -52,16 +54,16 @@ type memNode struct {
 	size        int64
 	durableSize int64
 	sizes       []int64          // sizes since the last Sync
-	dirty       map[int64][]byte // sectors changed since the last Sync -> their content at that Sync; nil: zeros
-	// Sectors lost by a failed Sync -> their content on the disk, which later Syncs do not change.
+	dirty       map[int64][]byte // content at the last Sync, for each sector that was changed since; nil stands for zeros
+	// lost has, for each sector that a failed Sync has lost, the content on the disk. Later Syncs do not change it.
 	lost map[int64][]byte
 	last memWrite // last write since the last Sync
 }
 
-// memWrite holds the data that are needed to undo a part of a write.
+// memWrite holds the data that is needed to undo a part of a write.
 type memWrite struct {
-	first, count int64    // range of sectors
-	before       [][]byte // content of each sector before the write; nil: zeros
+	first, count int64    // the sectors that were written
+	before       [][]byte // content that each of these sectors had before the write; nil stands for zeros
 	sizeBefore   int64
 }
 
@@ -75,7 +77,8 @@ func (n *memNode) sector(s int64) []byte {
 	return n.pages[i].b[at : at+sectorBytes]
 }
 
-// setSector sets the content of a sector without accounting for space. It is for new disks in CrashClone.
+// setSector sets the content of a sector, and does not count the space that it uses. It is for the new disks that
+// CrashClone creates.
 func (n *memNode) setSector(s int64, content []byte) {
 	if content == nil && n.sector(s) == nil {
 		return
@@ -89,7 +92,7 @@ func (n *memNode) setSector(s int64, content []byte) {
 	copy(n.pages[s/sectorsPerPage].b[at:], content)
 }
 
-// writable makes page i changeable. i must be below len(pages).
+// writable returns page i for changes, after copying it if other disks share it. i must be less than len(pages).
 func (n *memNode) writable(i int64) *memPage {
 	p := n.pages[i]
 	if p == nil || p.shared.Load() {
@@ -102,7 +105,7 @@ func (n *memNode) writable(i int64) *memPage {
 	return p
 }
 
-// touch saves the durable content of a sector that is about to change.
+// touch remembers the durable content of a sector that is about to be changed.
 func (n *memNode) touch(s int64) {
 	if _, ok := n.dirty[s]; ok {
 		return
@@ -124,8 +127,8 @@ func (n *memNode) touch(s int64) {
 	n.dirty[s] = onDisk
 }
 
-// grow allocates pages for the bytes from offset to end, as far as there is free space. It returns the end of the
-// allocated part.
+// grow allocates pages for the bytes from offset to end as long as there is free space, and returns the offset up to
+// which it has succeeded.
 func (m *Mem) grow(n *memNode, offset, end int64) int64 {
 	for i := offset / pageBytes; i*pageBytes < end; i++ {
 		for int64(len(n.pages)) <= i {
@@ -144,7 +147,7 @@ func (m *Mem) grow(n *memNode, offset, end int64) int64 {
 	return end
 }
 
-// setSize sets a new size, which is not durable yet.
+// setSize sets a new size, which is not durable until the next sync.
 func (n *memNode) setSize(size int64) {
 	if size == n.size {
 		return
@@ -206,7 +209,7 @@ func (m *Mem) truncate(n *memNode, size int64) {
 	n.mtime = time.Now()
 }
 
-// sync makes the current content and size durable, except what a failed sync has lost.
+// sync makes the current content and size durable, except for the sectors that a failed sync has lost.
 func (n *memNode) sync() {
 	n.dirty, n.sizes, n.last = nil, nil, memWrite{}
 	n.durableSize = n.size
@@ -217,7 +220,8 @@ func (n *memNode) sync() {
 	}
 }
 
-// drop simulates a failed sync: data written since the last sync can still be read, but will never reach the disk.
+// drop simulates a failed sync: the data written since the last sync can still be read, but it will never reach the
+// disk.
 func (n *memNode) drop() {
 	if n.lost == nil {
 		n.lost = make(map[int64][]byte)
@@ -226,9 +230,9 @@ func (n *memNode) drop() {
 	n.dirty, n.last = nil, memWrite{}
 }
 
-// readLost changes the result of a direct read. After a failed sync, some bytes are only in the page cache. readLost
-// replaces them with the content on the disk. The argument offset is the offset of b in the file, at the start of a
-// sector.
+// readLost corrects the result of a direct read. Data that a failed sync has lost is still in the page cache, which a
+// direct read bypasses. So readLost replaces this data in b by the content of the disk. The argument offset is the
+// position of b in the file, at the beginning of a sector.
 func (n *memNode) readLost(b []byte, offset int64) {
 	if len(n.lost) == 0 {
 		return
@@ -291,7 +295,7 @@ func (f *memFile) Size() (int64, error) {
 	return f.node.size, nil
 }
 
-// DataEnd implements vfs.File. A page counts as data once any byte in it was written.
+// DataEnd implements vfs.File. A whole page counts as data once any byte in it was written.
 func (f *memFile) DataEnd(from int64) (int64, error) {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
@@ -358,7 +362,8 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// WriteAt implements vfs.File. If the disk is full, it writes the part for which there is space, as write(2) does.
+// WriteAt implements vfs.File. If the disk becomes full, it writes the part for which there is space, as write(2)
+// does.
 func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	written := 0
 	op := Op{Kind: OpWrite, Name: f.name, Offset: off, Length: int64(len(p))}
@@ -407,7 +412,7 @@ func (f *memFile) Truncate(size int64) error {
 	})
 }
 
-// Allocate implements vfs.File. If the disk is full, it allocates nothing.
+// Allocate implements vfs.File. If the disk has not enough space, it allocates nothing.
 func (f *memFile) Allocate(offset, length int64) error {
 	op := Op{Kind: OpAllocate, Name: f.name, Offset: offset, Length: length}
 	return f.m.mutate(op, func(begin func() error) error {
@@ -452,7 +457,7 @@ func (f *memFile) Sync() error {
 	})
 }
 
-// dropUnsynced implements dropper, with which Faulty simulates a failed sync.
+// dropUnsynced implements dropper, through which Faulty simulates a failed sync.
 func (f *memFile) dropUnsynced() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -5,8 +5,8 @@ import "fmt"
 // OpKind is the kind of an operation on a file system.
 type OpKind uint8
 
-// These are the kinds of operations. The kinds from OpCreate to OpSyncDir change the disk. In Mem, they are the
-// possible crash points.
+// These are the kinds of operations. Those from OpCreate to OpSyncDir change the disk, so a Mem can crash at each of
+// them.
 const (
 	OpCreate OpKind = iota + 1
 	OpWrite
@@ -49,8 +49,8 @@ func (k OpKind) Mutates() bool { return k >= OpCreate && k <= OpSyncDir }
 
 // Op is one operation on a file system.
 type Op struct {
-	// Number is, in a Mem, the number of the mutating operation, from 1. In a Faulty, it is the number of the operation
-	// among those of its kind, from 1.
+	// Number counts operations, from 1. In a Mem it counts those that change the disk. In a Faulty it counts those of
+	// the same kind.
 	Number  int64
 	Kind    OpKind
 	Name    string // name of the file or folder
@@ -59,7 +59,7 @@ type Op struct {
 	Length  int64  // in bytes, for OpWrite, OpRead and OpAllocate; for OpTruncate the new size
 }
 
-// String returns the operation in one line without its number, as in a golden transcript.
+// String returns the operation in one line, without its number.
 func (o Op) String() string {
 	switch o.Kind {
 	case OpRename, OpLink:

@@ -1,6 +1,6 @@
-// Package vfstest holds the contract of vfs.FS as tests, which every implementation must pass. It also holds two
-// implementations for tests: Mem, a disk in memory that simulates power cuts, and Faulty, which injects errors into
-// operations of any other implementation.
+// Package vfstest has tests that every implementation of vfs.FS must pass. It also has two implementations for use in
+// tests: Mem, a disk in memory that simulates power cuts, and Faulty, which makes operations of another
+// implementation fail.
 package vfstest
 
 import (
@@ -58,7 +58,7 @@ func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 	}
 }
 
-// Write creates or replaces a file with the given content, without a sync. For tests.
+// Write creates or replaces a file with the given content, without a sync. It is for tests.
 func Write(t testing.TB, fsys vfs.FS, name string, content []byte) vfs.File {
 	t.Helper()
 	f, err := fsys.Create(name)
@@ -75,7 +75,7 @@ func Write(t testing.TB, fsys vfs.FS, name string, content []byte) vfs.File {
 	return f
 }
 
-// Read reads a whole file. For tests.
+// Read reads a whole file. It is for tests.
 func Read(t testing.TB, fsys vfs.FS, name string) []byte {
 	t.Helper()
 	f, err := fsys.Open(name)
@@ -286,7 +286,7 @@ func allocate(t *testing.T, fsys vfs.FS, dir string) {
 	}
 }
 
-// dataEnd checks that DataEnd never mistakes data for allocated space. A file system may return an offset that is
+// dataEnd checks that DataEnd never takes data for space that was only allocated. The offset that it returns may be
 // larger than the end of the data.
 func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
