@@ -33,20 +33,20 @@ type Config struct {
 	// Dir is the folder for the data, which a later process may use again. The data may be lost in a machine failure,
 	// because the store's etcd does not sync. If Dir is empty, the data is in a temporary folder, which Close removes.
 	Dir string
-	// Groups is the number of groups of Hash routing; default: 4.
+	// Groups is the number of groups of Hash routing. The default is 4.
 	Groups int
 	// Named selects Named routing, where the caller names groups, and the first write to a group creates it.
 	Named bool
-	// Shards is the number of shards; default: 1.
+	// Shards is the number of shards. The default is 1.
 	Shards int
-	// Logger receives the log lines of the store; nil: nothing is logged.
+	// Logger receives the log lines of the store. If it is nil, nothing is logged.
 	Logger *slog.Logger
 }
 
 // Server is a running store.
 type Server struct {
 	cfg     Config
-	remove  string // a temporary folder to remove; empty: none
+	remove  string // temporary folder that Close removes; empty if there is none
 	etcd    *etcd.Server
 	client  *clientv3.Client
 	store   *registry.Store
@@ -54,7 +54,7 @@ type Server struct {
 	gateway *gateway.Gateway
 	planner sync.WaitGroup
 	cancel  context.CancelFunc
-	stop    func() error // close, at most once
+	stop    func() error // closes the store; only the first call has an effect
 }
 
 // Start runs a store with one shard and Hash routing until the test ends.

@@ -373,7 +373,8 @@ func (j *Journal) halfFor(n int64) *half {
 	return other
 }
 
-// sizeAfter returns the size for the file other, which is used after h, or 0 if the volume has no space for it.
+// sizeAfter returns the size that the file other should have when it replaces the full half h, or 0 if the volume has
+// no space for it.
 func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	size := j.opts.FileBytes
 	switch {
@@ -396,7 +397,7 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	return size
 }
 
-// begin begins a new use of a half. The caller ensures that no group needs the half's current content.
+// begin puts a half into use again. The caller ensures that no group needs the half's current content.
 func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {

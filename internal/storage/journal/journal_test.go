@@ -177,8 +177,8 @@ func TestOneSyncServesAllThatWait(t *testing.T) {
 	}
 }
 
-// TestSpaceIsUsedAgainWhenNobodyNeedsIt checks that the other groups continue without the journal while one group does
-// not sync its own file, and so keeps the journal's space occupied.
+// TestSpaceIsUsedAgainWhenNobodyNeedsIt lets one group keep data in the journal, because it does not sync its own
+// file. This data occupies the journal's space, so the other groups must continue without the journal.
 func TestSpaceIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})

@@ -17,7 +17,7 @@ import (
 )
 
 // The permissions of new files and folders let the group read and write, because Kubernetes gives a pod access to its
-// volume by fsGroup.
+// volume through fsGroup.
 const (
 	filePerm = 0o660
 	dirPerm  = 0o770

@@ -15,9 +15,9 @@ var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, sysc
 // operation names in errors of package os and of the test file systems.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
-// IsShortage reports whether an operation failed because the system lacked descriptors or memory at that moment, before
-// the operation changed anything. Such an operation may be retried. A failed write or sync never counts as a shortage,
-// because it is not known what it has done. If several errors are joined, IsShortage looks only at the first one.
+// IsShortage reports whether an operation failed before it changed anything, because the system lacked descriptors or
+// memory at that moment. Such an operation may be retried. A failed write or sync never counts as a shortage, because
+// it may have changed something. If several errors are joined, IsShortage looks only at the first one.
 func IsShortage(err error) bool {
 	var path *fs.PathError
 	var link *os.LinkError

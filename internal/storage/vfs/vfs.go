@@ -136,9 +136,10 @@ type File interface {
 	// grows, and the new bytes are zeros. If the file system cannot reserve space, Allocate only grows the file.
 	Allocate(offset, length int64) error
 	// DataEnd returns the offset at which the file's data ends. Every byte after it reads as zero because it was never
-	// written, like space that Allocate has reserved. DataEnd searches from the offset from on. The result is between
-	// from and Size, and is rounded up to whole file system blocks. Written bytes count even if they are not synced. If
-	// the file system cannot tell which bytes were written (OS: no FIEMAP), the result is Size.
+	// written, for example in space that Allocate has reserved. DataEnd begins to search at the offset from. The result
+	// is between from and Size, and is rounded up to whole file system blocks. Written bytes count as data even if they
+	// are not synced. If the file system cannot tell which bytes were written (with OS, if it does not support FIEMAP),
+	// the result is Size.
 	DataEnd(from int64) (int64, error)
 	// CheapOverwrite reports whether it is cheaper to overwrite and sync bytes that were written before than to write and
 	// sync bytes in space that was only allocated. It is cheaper on ext4 and xfs, where the sync of overwritten bytes has

@@ -214,7 +214,7 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 			}
 			must.OK(t, os.Remove(filler))
 			must.OK(t, os.Remove(written))
-			deadline := time.Now().Add(2 * time.Minute) // for xfs, which frees space in the background
+			deadline := time.Now().Add(2 * time.Minute) // xfs frees space in the background, so wait for it
 			for err = ErrFull; err != nil && time.Now().Before(deadline); c.advance(lookInterval) {
 				err = v.Admit(mib, false)
 			}

@@ -216,7 +216,7 @@ func mountID(dir string) (int, bool) {
 func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 	var mounts []mountInfo
 	scanner := bufio.NewScanner(r)
-	scanner.Buffer(nil, 1<<20) // because overlay mounts have long options
+	scanner.Buffer(nil, 1<<20) // overlay mounts have long options, and so long lines
 	for scanner.Scan() {
 		fields := strings.Split(scanner.Text(), " ")
 		dash := slices.Index(fields, "-")

@@ -154,7 +154,8 @@ type copies struct {
 	// higher generation or, if the generations are equal, with the higher step.
 	superblock Superblock
 	bad        [copyCount]error // for each copy, the reason why it is damaged, or nil if it is valid
-	// older is the number of the copy that is damaged or older. It is the number of the last copy if both are equal.
+	// older is the number of the copy that must be overwritten first: the damaged copy or, if both are valid, the older
+	// one. If both are equal, it is the number of the last copy.
 	older int
 }
 
@@ -257,7 +258,8 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	return v.writeInPlace(name, one, old.older)
 }
 
-// writeInPlace overwrites both copies in the existing file, beginning with the copy first. It syncs after each of them.
+// writeInPlace overwrites both copies in the existing file. It begins with the copy whose number is first, and syncs
+// after each of them.
 func (v *Volume) writeInPlace(name string, one []byte, first int) (err error) {
 	f, err := v.fs.OpenWrite(name)
 	if err != nil {

@@ -123,7 +123,7 @@ func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
 	if now, _, err := VerifySuperblock(m, "/v"); err != nil || now != sb {
 		t.Errorf("a refused open changed the superblock: %+v, %v", now, err)
 	}
-	openOnce(t, opts) // works, because the lock was released
+	openOnce(t, opts) // possible, because the lock was released
 }
 
 func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {

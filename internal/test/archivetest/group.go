@@ -80,7 +80,7 @@ func (g *Group) Delete(id int64) uint64 { return g.add(format.Entry{Kind: format
 // Empty commits the first entry of a new leader, and returns its index.
 func (g *Group) Empty() uint64 { return g.add(format.Entry{Kind: format.KindEmpty}) }
 
-// Compact drops entries, as compaction does before the archiver has read them.
+// Compact drops entries, as if compaction had removed them before the archiver could read them.
 func (g *Group) Compact(indexes ...uint64) {
 	for _, at := range indexes {
 		g.dropped[at] = true

@@ -70,7 +70,8 @@ func Sample(t testing.TB, b bucket.Bucket, key object.Key, blobBytes int) *Write
 	w.Log(alpha, delta)
 	w.Roll(alpha)
 
-	beta.Put(12, "lost") // indexes 5 and 6 of the same record; compaction drops both before they are archived
+	// Two versions of one record, at indexes 5 and 6, which compaction drops before they are archived.
+	beta.Put(12, "lost")
 	beta.Put(12, "lost, too")
 	beta.Put(12, "twelve")
 	beta.Compact(5, 6)

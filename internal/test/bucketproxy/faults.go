@@ -34,7 +34,7 @@ func Away() *Fault {
 func Refused(status int, code string) *Fault {
 	return with(func(_ *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		fire()
-		_, _ = io.Copy(io.Discard, r.Body) // so that the client reads the response
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the client might not read the response
 		w.Header().Set("Content-Type", "application/xml")
 		w.WriteHeader(status)
 		_, _ = fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>injected</Message></Error>", code)

@@ -31,7 +31,7 @@ type Proxy struct {
 	answers  map[asked]answer // the newest response to each GET; nil if nothing is remembered
 }
 
-// Request is a request that has arrived.
+// Request is a request that the proxy has received.
 type Request struct{ Method, URI string }
 
 // asked identifies a GET by its URI and its range.

@@ -184,7 +184,7 @@ func (l *looks) of(kind finding.Kind) *lookTimes {
 	return l.byKind[kind]
 }
 
-// words returns a line for each kind that faults have caused.
+// words returns one line for each kind of finding that faults have caused.
 func (l *looks) words() string {
 	out := strings.Builder{}
 	for _, kind := range slices.Sorted(maps.Keys(l.byKind)) {

@@ -35,7 +35,7 @@ const (
 const never = int64(math.MaxInt64)
 
 // operation is one client's call on one record, with its observed outcome. A value identifies a put, because no two
-// puts have the same value. 0 means that there is no record.
+// puts have the same value. The value 0 stands for no record.
 type operation struct {
 	worker     int
 	verb       verb

@@ -30,7 +30,7 @@ type nemesis struct {
 	random *rand.Rand
 	spans  []*span
 	deck   []*fault
-	copied int    // number of twins on copies
+	copied int    // number of twins that were started on a copy of a volume
 	rounds uint64 // number of ballast rounds so far
 	signs  signs
 	looks  looks

@@ -32,7 +32,7 @@ type faults struct {
 	message func(method string, n int, reply any) error
 }
 
-// startFaulty starts a store, and a client for it into whose calls the faults are injected.
+// startFaulty starts a store and a client, and injects the faults into the client's calls.
 func startFaulty(t *testing.T, cfg storetest.Config) (*faults, *client.Client) {
 	t.Helper()
 	f := &faults{}

@@ -12,8 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// shared holds the etcd that all tests share. The first test that needs it starts it. A start before M.Run would
-// compete with that test.
+// shared holds the etcd that all tests of the package share. The first test that needs it starts it.
 var shared struct {
 	once   sync.Once
 	server *etcdserver.Server

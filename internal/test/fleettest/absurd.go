@@ -38,7 +38,7 @@ type Absurd struct {
 	words []string
 }
 
-// IntN returns a number from 0 to below n.
+// IntN returns a random number that is at least 0 and less than n.
 func (a *Absurd) IntN(n int) int { return a.rand.IntN(n) }
 
 const (

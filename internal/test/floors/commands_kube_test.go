@@ -20,7 +20,7 @@ var (
 	// this list.
 	otherKinds = strings.Fields("all crd namespace namespaces node nodes pod pods pv pvc service secret secrets " +
 		"configmap deployment deploy statefulset job jobs event events storageclass lease clusterrole certificates")
-	// kindVerbs are the verbs of kubectl that take kinds.
+	// kindVerbs are the verbs of kubectl whose arguments name kinds.
 	kindVerbs = strings.Fields("get describe delete patch annotate label wait edit scale explain rollout logs exec " +
 		"port-forward cp cordon uncordon drain")
 	kubeValued = strings.Fields("-n -l -o -f -p -c --namespace --selector --output --filename --patch --container " +

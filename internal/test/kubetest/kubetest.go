@@ -1,5 +1,5 @@
-// Package kubetest runs a real API server with its etcd for tests. A guard process kills both servers and removes their
-// folder, whether the test ends normally, by a panic, by a timeout or by kill -9.
+// Package kubetest runs a real API server with its etcd for tests. A guard process kills both servers and removes
+// their folder, no matter whether the test ends normally, by a panic, by a timeout or by kill -9.
 package kubetest
 
 import (

@@ -1,4 +1,4 @@
-// Package placementtest holds the tests that every registry of shards must pass, both the registry in etcd and those
+// Package placementtest has tests that every registry of shards must pass: the registry in etcd, and the registries
 // that replace it in tests.
 package placementtest
 

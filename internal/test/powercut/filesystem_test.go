@@ -24,7 +24,7 @@ type fileSystem struct {
 	bytes       int64 // size of the disk
 	sectorBytes int   // size that the disk writes atomically
 	mkfs, check []string
-	repair      []string // command that a user runs if the file system cannot be mounted; nil: none
+	repair      []string // command that a user runs if the file system cannot be mounted; nil if there is none
 	forget      []string // command that makes the kernel forget an unmounted device
 }
 

@@ -40,7 +40,8 @@ type known struct {
 	keys map[string]string
 }
 
-// recording is a load on a disk: the writes to the disk, the acknowledgements, and the content of etcd.
+// recording is a load on a disk. It consists of the writes to the disk, the acknowledgements, and the content of
+// etcd.
 type recording struct {
 	fs      *fileSystem
 	disk    *faultdisk.Device

@@ -31,7 +31,7 @@ type reply struct {
 	refused error // nil, ErrExists or ErrMismatch
 }
 
-// operation is a call with its response, and the positions of both in the order of moments.
+// operation is a call with its response. Both have a position in the order of moments.
 type operation struct {
 	client    int
 	call      call

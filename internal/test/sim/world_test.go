@@ -245,7 +245,7 @@ func (w *world) processes() (all []*process) {
 }
 
 // leader returns a process that leads and serves, or nil if there is none. If several processes claim to lead, it
-// returns the one with the highest term.
+// chooses the one with the highest term.
 func (w *world) leader() (leader *process) {
 	term := uint64(0)
 	for _, p := range w.processes() {

@@ -29,7 +29,7 @@ import (
 type Mem struct {
 	mu         sync.RWMutex // guards all fields below and those of all nodes
 	root       *memNode
-	nodes      int64       // number of the node created last
+	nodes      int64       // number of the node that was created last
 	pending    []*memNames // changes of names that are not durable yet, oldest first
 	capacity   int64       // size of the disk in bytes; 0 means unlimited
 	cheap      bool        // result of vfs.File.CheapOverwrite

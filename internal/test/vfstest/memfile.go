@@ -50,7 +50,7 @@ type memNode struct {
 	links       int        // number of names
 	handles     int        // number of open files
 	pages       []*memPage // a nil page is a hole; bytes at and after size are zero
-	usedBytes   int64      // in pages that are not holes
+	usedBytes   int64      // bytes in pages that are not holes
 	size        int64
 	durableSize int64
 	sizes       []int64          // sizes since the last Sync

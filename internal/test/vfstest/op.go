@@ -54,9 +54,9 @@ type Op struct {
 	Number  int64
 	Kind    OpKind
 	Name    string // name of the file or folder
-	NewName string // only for OpRename and OpLink
-	Offset  int64  // in bytes, for OpWrite, OpRead and OpAllocate
-	Length  int64  // in bytes, for OpWrite, OpRead and OpAllocate; for OpTruncate the new size
+	NewName string // new name, only for OpRename and OpLink
+	Offset  int64  // offset in bytes, for OpWrite, OpRead and OpAllocate
+	Length  int64  // length in bytes, for OpWrite, OpRead and OpAllocate; the new size for OpTruncate
 }
 
 // String returns the operation in one line, without its number.

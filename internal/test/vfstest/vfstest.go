@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Run runs the contract tests for vfs.FS. open() must return a file system and an empty folder on it, both new for each
-// call.
+// Run runs the contract tests for vfs.FS. Each call of open() must return a new file system, and a new, empty folder
+// on it.
 func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 	tests := []struct {
 		name string
