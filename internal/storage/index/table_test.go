@@ -189,8 +189,8 @@ func TestMemoryPerRecord(t *testing.T) {
 	if now != 0 {
 		t.Fatalf("%d bytes not given back", now)
 	}
-	// The test inserts records in random order. In the order of Hash, in which hints are sorted, each record would be
-	// at the end of one long run.
+	// The test inserts the records in random order. Hints are sorted by Hash. If the records were inserted in that
+	// order, each one would be placed at the end of one long run.
 	rand.New(rand.NewPCG(1, 0)).Shuffle(n, func(i, j int) {
 		ids[i], ids[j], places[i], places[j] = ids[j], ids[i], places[j], places[i]
 	})

@@ -108,7 +108,7 @@ func zeroTo(b []byte, length int) []byte {
 	return append(b, zeros[:length-len(b)]...)
 }
 
-// encode returns a record, padded to a multiple of the block size, in the memory of b.
+// encode returns the encoded record, padded to a multiple of the block size. It reuses the memory of b.
 func encode(b []byte, epoch, sequence uint64, before, ranges []Range) []byte {
 	b = append(b[:0], magic...)
 	b = zeroTo(b, headerBytes)

@@ -279,7 +279,7 @@ func (j *Journal) flush() {
 	close(p.done)
 }
 
-// write makes a batch durable. It returns ErrUnused if it could not.
+// write makes a batch durable. It returns ErrUnused if that was not possible.
 func (j *Journal) write(p *batch) error {
 	n := int64(bytesOf(j.before, p.ranges))
 	h := j.halfFor(n)

@@ -25,8 +25,9 @@ var names = [2]string{"journal-0", "journal-1"}
 type Found struct {
 	Files  int // number of files
 	Ranges []Range
-	// Bad lists the unreadable parts that may have held acknowledged data. An incomplete record at the end is not listed,
-	// because it counts as torn, although a complete last record that was damaged later looks the same.
+	// Bad lists the unreadable parts that may have held acknowledged data. An incomplete record at the end counts as
+	// torn by a power cut, so it is not listed. A complete last record that was damaged later looks the same, so it is
+	// not listed either.
 	Bad []error
 	// Lost lists ranges of segments that an unreadable record made durable. Only the ranges of the last unreadable
 	// record are known, because the next readable record repeats them. The field Bytes of these ranges is empty.
@@ -178,7 +179,7 @@ func (f *Found) compareEnd(ended, next *use) {
 	f.Lost = append(f.Lost, before...)
 }
 
-// content is the content of one file.
+// content holds the bytes of one file, and its unreadable blocks.
 type content struct {
 	bytes      []byte
 	unreadable []bool // one element for each block; nil if the whole file could be read

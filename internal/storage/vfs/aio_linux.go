@@ -45,7 +45,7 @@ type iocb struct {
 type ioEvent struct {
 	data   uint64
 	_      uint64
-	result int64 // number of bytes, or minus the errno
+	result int64 // number of bytes, or the negated errno
 	_      int64
 }
 

@@ -84,8 +84,8 @@ func (o OS) MkdirAll(dir string) error {
 	return MakeFolders(o, filepath.Clean(dir), func(dir string) error { return os.Mkdir(dir, dirPerm) })
 }
 
-// MakeFolders is MkdirAll for implementations of FS. It creates a folder and its parents with mkdir, and syncs the
-// parent of each folder that it has created.
+// MakeFolders helps implementations of FS to implement MkdirAll. It creates a folder and its parents with mkdir, and
+// syncs the parent of each folder that it has created.
 func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 	info, err := fsys.Stat(dir)
 	if err == nil {
@@ -243,7 +243,7 @@ func spaceOf(blocks, free uint64, block int64) (Space, error) {
 // osFile is an open file of OS.
 type osFile struct {
 	f      *os.File
-	direct bool  // opened with O_DIRECT
+	direct bool  // whether the file was opened with O_DIRECT
 	align  int64 // alignment of direct reads, in bytes
 }
 

@@ -132,7 +132,7 @@ type File interface {
 	Sync() error
 	// Truncate sets the size. The new size is not durable until Sync was called.
 	Truncate(size int64) error
-	// Allocate reserves space for length bytes from offset on. If the range ends after the end of the file, the file
+	// Allocate reserves space for length bytes from offset on. If the range extends beyond the end of the file, the file
 	// grows, and the new bytes are zeros. If the file system cannot reserve space, Allocate only grows the file.
 	Allocate(offset, length int64) error
 	// DataEnd returns the offset at which the file's data ends. Every byte after it reads as zero because it was never

@@ -94,7 +94,7 @@ func (v *Volume) Admit(bytes int64, forDelete bool) error {
 	return nil
 }
 
-// Space returns the present size and free space of the volume, and its reserve in bytes.
+// Space returns the current size and free space of the volume, and its reserve in bytes.
 func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

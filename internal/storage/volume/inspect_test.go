@@ -123,8 +123,8 @@ func TestFactsAreKeptOrDamaged(t *testing.T) {
 	}
 }
 
-// TestAbsurdFactsAreDamage checks that facts with a number that no store reaches are damage, even if their checksum is
-// right.
+// TestAbsurdFactsAreDamage checks that facts count as damaged if they hold a number that no store reaches, even if
+// their checksum is right.
 func TestAbsurdFactsAreDamage(t *testing.T) {
 	for field, values := range map[string][]string{
 		"groups": {"-1", "4294967296"}, "copies": {"-1", "4294967296"}, "groupsMax": {"-1", "4294967296"},

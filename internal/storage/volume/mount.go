@@ -153,7 +153,7 @@ type mountInfo struct {
 	id     int
 	device string // in the form major:minor
 	point  string
-	Mount  // all fields except Rotational
+	Mount  // all of its fields are set except Rotational
 }
 
 // findMount returns the mount that holds a folder. The argument dir is an absolute path. If the kernel provides mount

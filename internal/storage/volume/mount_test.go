@@ -94,8 +94,8 @@ func TestMountOfATemporaryFileSystem(t *testing.T) {
 	}
 }
 
-// TestMountUnderAnotherMount checks a folder whose path is below the mount point of a disk that another mount hides.
-// The folder is on the other mount.
+// TestMountUnderAnotherMount looks at a folder below the mount point of a disk. Another file system has been mounted
+// above this mount point and hides the disk, so the folder belongs to the other file system.
 func TestMountUnderAnotherMount(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 16*mib)
 	parent := filepath.Dir(point)

@@ -119,9 +119,9 @@ type Volume struct {
 	freeSpace freeSpace
 }
 
-// Open locks the volume and raises its generation. It returns an error if another process holds the lock, if the volume
-// belongs to another store or shard, if the folder has no superblock and is not empty, or if the format is newer. The
-// error names the problem and the remedy.
+// Open locks the volume and raises its generation. It returns an error if another process holds the lock, if the
+// volume belongs to another store or shard, if the folder has no superblock and is not empty, or if the superblock
+// has a newer format. The error names the problem and the remedy.
 func Open(opts Options) (*Volume, error) {
 	if err := validate(opts); err != nil {
 		return nil, err

@@ -186,7 +186,7 @@ func TestOpenRefusesATwin(t *testing.T) {
 	}
 }
 
-// TestOpenAfterTheOtherProcessWasKilled checks that a volume can be opened after another process that had opened it was
+// TestOpenAfterTheOtherProcessWasKilled checks that a volume can be opened after a process that had it open was
 // killed.
 func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 	const env = "SHEAF_TEST_HOLD_VOLUME"

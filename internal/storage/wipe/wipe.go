@@ -20,7 +20,7 @@ const (
 	// edge is the number of bytes that are zeroed at each end of the disk. The ends hold labels, partition tables and
 	// their copies, the first superblocks of xfs and ext, and the superblocks of RAID members.
 	edge = 16 * mib
-	// around is the number of bytes that are zeroed at each other offset where a superblock may be.
+	// around is the number of bytes that are zeroed at every other offset at which a superblock may be.
 	around = 64 * kib
 )
 
@@ -94,7 +94,8 @@ func Device(path string) (Report, error) {
 // span is a range of bytes on a disk.
 type span struct{ at, n int64 }
 
-// ranges returns the spans to zero on a disk of the given size. They do not extend beyond the end of the disk.
+// ranges returns the spans that must be zeroed on a disk of the given size. They do not extend beyond the end of the
+// disk.
 func ranges(size int64) []span {
 	if size <= 2*edge {
 		return []span{{0, size}}

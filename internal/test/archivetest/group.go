@@ -23,8 +23,8 @@ type Group struct {
 	dropped    map[uint64]bool
 	data       map[uint64][]byte // data of puts whose data is in a blob, by index of the put
 	newHoles   []object.Hole
-	archived   uint64 // the group is archived up to this index
-	rolled     uint64 // the group is in segments up to this index
+	archived   uint64 // index up to which the group is archived
+	rolled     uint64 // index up to which the group is in segments
 	logged     uint64 // number of the last log object with a piece of the group
 	refs       []object.SegmentRef
 	catalogues uint64

@@ -138,8 +138,8 @@ func EncodeSegment(h format.SegmentHeader, entries []format.Entry) []byte {
 	return b
 }
 
-// Copy writes all entries of a group into segments of at most the given number of entries each, and a catalogue, as an
-// archiver does when it archives a group for the first time.
+// Copy writes all entries of a group into segments with at most the given number of entries each, and then writes a
+// catalogue. An archiver does the same when it archives a group for the first time.
 func (w *Writer) Copy(g *Group, entriesMax int) {
 	w.t.Helper()
 	w.segments(g, object.MadeByCopy, g.kept(1, g.through()), entriesMax)
@@ -147,7 +147,8 @@ func (w *Writer) Copy(g *Group, entriesMax int) {
 	w.catalogue(g)
 }
 
-// Roll writes the entries of a group's pieces since the last Roll into one segment, and a catalogue.
+// Roll writes the entries of all pieces since the last Roll of the group into one segment, and then writes a
+// catalogue.
 func (w *Writer) Roll(g *Group) {
 	w.t.Helper()
 	if entries := g.kept(g.rolled+1, g.archived); len(entries) > 0 {

@@ -82,7 +82,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 type half struct {
 	mu      sync.Mutex // guards the fields below
 	changed sync.Cond
-	data    bytes.Buffer // written but not yet read
+	data    bytes.Buffer // bytes that were written and have not been read yet
 	// noReader is set when the reading end is closed. noWriter is set when the writing end is closed.
 	noReader, noWriter bool
 	readBy, writeBy    deadline

@@ -107,7 +107,7 @@ func AnswerShort(n int) *Fault {
 	})
 }
 
-// AnswerLong responds with one byte more than the server sent, and with that length.
+// AnswerLong responds with one byte more than the server sent, and with a matching length.
 func AnswerLong() *Fault {
 	return changed(func(a *answer) ([]byte, bool) {
 		a.header = a.header.Clone()
@@ -163,8 +163,8 @@ func Shifted() *Fault {
 	})
 }
 
-// Other responds with the whole of another object, as the server sent it earlier. Remember must have been called before
-// the other object was read.
+// Other responds with a different object, in full, as the server sent it earlier. Remember must have been called
+// before that object was read.
 func (p *Proxy) Other(path string) *Fault {
 	kept := p.remembered()
 	return instead(func(*Proxy, *http.Request) (answer, bool) {
@@ -213,7 +213,7 @@ func Slow[T any](ticks <-chan T) *Fault {
 	})
 }
 
-// slowly is a body of a request that Slow holds back.
+// slowly is the body of a request, which Slow passes on in small pieces.
 type slowly[T any] struct {
 	io.Reader
 	gone  <-chan struct{}

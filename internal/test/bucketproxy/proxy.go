@@ -119,7 +119,8 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	a.write(w, a.body)
 }
 
-// forward sends a request with another body to the server, and returns the whole response.
+// forward sends a request to the server, with the given body in place of the original one, and returns the whole
+// response.
 func (p *Proxy) forward(r *http.Request, body io.Reader) (answer, error) {
 	out := r.Clone(r.Context())
 	out.URL.Scheme, out.URL.Host = "http", r.Host
@@ -151,8 +152,8 @@ func (p *Proxy) forward(r *http.Request, body io.Reader) (answer, error) {
 	return a, nil
 }
 
-// write sends the response with another body. If the body is shorter than the length in the header, the connection is
-// closed.
+// write sends the response with the given body in place of the original one. If the body is shorter than the length
+// in the header, the connection is closed.
 func (a answer) write(w http.ResponseWriter, body []byte) {
 	header := w.Header()
 	for name, values := range a.header {

@@ -178,7 +178,7 @@ func live(t *testing.T, cfg config) {
 	t.Logf("%.1f s in all", time.Since(begin).Seconds())
 }
 
-// judge checks everything that the clients saw, and the contents of the shards.
+// judge checks everything that the clients saw, and the data on the shards.
 func (n *nemesis) judge(lived error) {
 	t, l := n.t, n.load
 	if lived != nil {

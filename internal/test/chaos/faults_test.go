@@ -198,7 +198,7 @@ func (n *nemesis) isolate(victim *server, d direction) (string, error) {
 		len(groups), took.Seconds()), nil
 }
 
-// slowDown makes a disk hang for a while, and then be slow for a while.
+// slowDown makes a disk hang for a while, and then keeps it slow for a while.
 func (n *nemesis) slowDown(victim *server) (string, error) {
 	disk := victim.machine.slow
 	defer disk.set("off")
@@ -232,8 +232,8 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 		took.Seconds()), nil
 }
 
-// fillUp fills the file system of a shard to the last byte. It checks that the shard refuses writes as a group's
-// leader, and accepts them again when there is free space.
+// fillUp fills the file system of a shard to the last byte. It checks that the shard then refuses writes to the
+// groups that it leads, and accepts them again when there is free space.
 func (n *nemesis) fillUp(victim *server) (string, error) {
 	if _, err := n.leads(victim); err != nil {
 		return "", err

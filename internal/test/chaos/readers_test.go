@@ -46,7 +46,7 @@ func (n *nemesis) ballastOf(group int) (ids []int64) {
 	return ids
 }
 
-// ballast writes another round of a group's ballast.
+// ballast writes all ballast records of a group once more, with the data of the next round.
 func (n *nemesis) ballast(group int) (round uint64, err error) {
 	n.rounds++
 	for _, id := range n.ballastOf(group) {

@@ -34,7 +34,7 @@ func TestKeyGolden(t *testing.T) {
 	}
 }
 
-// TestKeyIsABijection undoes each step of the mix.
+// TestKeyIsABijection checks that the mixing of a key's bits can be reversed, by undoing each of its steps.
 func TestKeyIsABijection(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		id := rapid.Int64().Draw(t, "id")

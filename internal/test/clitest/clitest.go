@@ -28,15 +28,16 @@ type Outcome struct {
 // sets it.
 const BinVariable = "SHEAF_BIN"
 
-// Programs returns the folder that holds the commands of the named packages. If SHEAF_BIN is set, it names the folder,
-// and a missing program is an error. Otherwise Programs builds the commands into the folder into, with the flags of
-// `make build`.
+// Programs returns the folder that holds the commands of the named packages. If SHEAF_BIN is set, it names the
+// folder, and a missing program is an error. Otherwise Programs builds the commands, with the flags of `make build`,
+// into the folder that the argument into names.
 func Programs(ctx context.Context, into string, packages ...string) (dir string, err error) {
 	dir = os.Getenv(BinVariable)
 	if dir == "" {
 		build := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o",
 			into + string(filepath.Separator)}, packages...)...)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0") // programs are static, even if the race detector needs cgo
+		// Programs are built without cgo, even if the race detector needs it for the tests.
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building %v: %w: %s", packages, err, out)
 		}

@@ -58,7 +58,7 @@ func Main(m *testing.M) {
 		shared.server.Close()
 	}
 	if shared.dir != "" {
-		_ = os.RemoveAll(shared.dir) // the folder of this run only
+		_ = os.RemoveAll(shared.dir) // this folder belongs to this run only
 	}
 	os.Exit(code)
 }

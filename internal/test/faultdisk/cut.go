@@ -23,7 +23,7 @@ func (k Keep) String() string { return [...]string{"none", "all", "some", "secto
 // Survival describes which unflushed writes survive a power cut.
 type Survival struct {
 	Keep        Keep
-	SectorBytes int64  // size that the disk writes atomically; it divides PageBytes
+	SectorBytes int64  // number of bytes that the disk writes atomically; a divisor of PageBytes
 	Seed        uint64 // seed of the random choices
 }
 

@@ -101,7 +101,7 @@ func letters(letter string, sectors, sector int) []byte {
 // have the content that was flushed, or the content of any later write.
 var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
-// Everything that was flushed before a cut still exists after it. From the other writes, any subset of sectors
+// Everything that was flushed before a cut still exists after it. Of the other writes, any subset of the sectors
 // survives, in any order. Nothing else changes.
 func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 	const sector = 512
@@ -128,7 +128,8 @@ func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 				t.Fatalf("%v: what was flushed is lost: %s", keep, sectorsOf(t, i, sector))
 			}
 		}
-		// The possible contents of the sectors are: 0: a, zero. 1: a. 2: a, b. 3: a, b, c. 4: zero, c.
+		// The possible contents of the sectors are a or zero in sector 0, a in sector 1, a or b in sector 2, a, b or c in
+		// sector 3, and zero or c in sector 4.
 		want := map[Keep]int{KeepNone: 1, KeepAll: 1, KeepSome: 10, KeepSectors: 2 * 2 * 3 * 2}[keep]
 		if len(seen) != want {
 			t.Errorf("%v: %d states were seen, want %d: %v", keep, len(seen), want, seen)

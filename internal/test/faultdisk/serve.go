@@ -17,7 +17,7 @@ import (
 
 const (
 	fileName      = "disk"
-	messageMax    = 1 << 20 // maximum bytes of one write
+	messageMax    = 1 << 20 // maximum size of a write in bytes
 	fileMode      = syscall.S_IFREG | 0o600
 	statBlockSize = 512
 )

@@ -188,7 +188,7 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 	return true, ours.hasFields(named, c.Words)
 }
 
-var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // an element of a list
+var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // matches an element of a list in a path
 
 // unknownOf looks at the paths in a JSON patch, and at the paths in the values of its operations. It returns one that
 // the schema lacks, or "" if there is none.

@@ -23,8 +23,8 @@ type Device struct {
 	Name string
 }
 
-// Attach creates a block device from an image, and closes the image. Its sectors have sectorBytes bytes, or 512 if
-// sectorBytes is 0.
+// Attach creates a block device from an image, and closes the image. The sectors of the device have sectorBytes
+// bytes, or 512 if sectorBytes is 0.
 func Attach(image *os.File, sectorBytes int) (d *Device, err error) {
 	defer func() { err = errors.Join(err, image.Close()) }()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -95,7 +95,7 @@ func OwnMounts() error {
 	defer runtime.UnlockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			return nil // not permitted, as in a container; loop devices later report the missing permission
+			return nil // not permitted, for example in a container; using a loop device will return an error later
 		}
 		return fmt.Errorf("a mount namespace of its own: %w", err)
 	}

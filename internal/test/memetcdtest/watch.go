@@ -23,7 +23,7 @@ const progressEvery = time.Minute
 type watchStream struct {
 	watches map[int64]*watch
 	next    int64               // the number of the next watch
-	out     []*pb.WatchResponse // not yet sent
+	out     []*pb.WatchResponse // responses that have not been sent yet
 
 	ready  chan struct{} // holds one element while out is not empty
 	broken chan struct{} // closed to abort the stream
@@ -35,7 +35,7 @@ type watch struct {
 	id       int64
 	keys     span
 	from     int64 // the first revision whose events the watch receives
-	previous bool  // events include the key before the change
+	previous bool  // whether events include the state of the key before the change
 	progress bool
 	quiet    bool // nothing was sent since progress was last due
 	hidden   map[mvccpb.Event_EventType]bool

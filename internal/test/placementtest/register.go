@@ -20,7 +20,7 @@ type Registry interface {
 	NextStep(ctx context.Context, s placement.Shard) error
 }
 
-// Disk holds what a volume stores about itself. A copy of a Disk is an image of the disk.
+// Disk holds the data that a volume stores about itself. A copy of a Disk is an image of the disk.
 type Disk struct {
 	Volume     uuid.UUID
 	Generation uint64

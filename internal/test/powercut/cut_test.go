@@ -124,7 +124,7 @@ type start struct {
 	survival faultdisk.Survival
 	known    map[string]string // content of etcd at the start
 
-	record []faultdisk.Op // operations of the start, until all groups served
+	record []faultdisk.Op // disk operations during the start, until all groups served
 }
 
 func (s *start) String() string {

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// usage is what a process has used so far.
+// usage holds the resources that a process has used so far.
 type usage struct {
 	cpu      time.Duration
 	resident int64 // current resident memory in bytes

@@ -24,7 +24,7 @@ type ledger struct {
 	blobs   map[uuid.UUID]uint64 // maps each blob to its data's hash
 	nothing map[[16]byte]bool    // ids of requests that were answered and wrote nothing
 	churned map[write]bool       // writes without a request id
-	members map[uint64]bool      // every id that was in a membership
+	members map[uint64]bool      // Raft id of every member that the group has ever had
 
 	firstConf *raftpb.ConfState
 	confIndex uint64 // index of the newest membership change that a replica has applied

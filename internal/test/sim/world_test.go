@@ -208,7 +208,7 @@ func (w *world) fire(fault string) {
 	w.fired[fault]++
 }
 
-// trace records what happens if SHEAF_SIM_TRACE is set, to help find the cause of a violation.
+// trace records an event if SHEAF_SIM_TRACE is set. The events help to find the cause of a violation.
 func (w *world) trace(format string, args ...any) {
 	if !w.tracing {
 		return
