@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// holdAtLeast is long enough for an election (at most 2 s), and for the registration of a shard to expire in etcd (6
-// s after its last renewal).
+// holdAtLeast is longer than an election takes (at most 2 s). It is also longer than a registration remains in etcd
+// after the last renewal (6 s).
 const holdAtLeast = 8 * time.Second
 
 // othersLead waits until other shards lead all the given groups.

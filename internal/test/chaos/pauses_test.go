@@ -29,8 +29,8 @@ func (n *nemesis) pause(victim *server) (string, error) {
 	return fmt.Sprintf("stopped for%s s, and lost the lead of %d groups by it", words, changes), nil
 }
 
-// stopGateway stops a gateway with SIGSTOP and lets it continue later. The calls that it had accepted before then
-// continue as well.
+// stopGateway stops a gateway with SIGSTOP and lets it continue later. Calls that the gateway had accepted before the
+// stop are then completed.
 func (n *nemesis) stopGateway(victim *server) (string, error) {
 	before := n.load.history.count()
 	length := pauseLeast + time.Duration(n.random.Int64N(int64(holdAtLeast)))

@@ -52,7 +52,7 @@ func (w *world) worstRead(o *operator, r *rand.Rand) bool {
 }
 
 // powerCutOne cuts the power of one machine, and then calls do() to change this machine's disk. It chooses a machine
-// whose disk may be lost, or any machine if the group has only one copy. The caller of do() holds world.mu.
+// whose disk may be lost, or any machine if the group has only one copy. It holds world.mu while it calls do().
 func (w *world) powerCutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -36,7 +36,7 @@ func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Wri
 		if over || p == nil || !wrote && gone {
 			return
 		}
-		if ask.Blob != nil { // like a retry of a real gateway, the duplicate stores its blob again
+		if ask.Blob != nil { // the duplicate stores its blob again, as a retry by a gateway would
 			ref, err := p.storeBlob(data)
 			if err != nil {
 				return

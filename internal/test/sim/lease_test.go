@@ -79,7 +79,7 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	if lonely == nil {
 		return false
 	}
-	w.beCalm(true) // without new writes, no member lacks an entry, which would cost it the vote
+	w.beCalm(true) // while clients do not write, no member falls behind, so any of them may be elected
 	defer w.beCalm(false)
 	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
 		return false

@@ -162,8 +162,8 @@ func (s repairSource) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	return s.from.copyBlob(s.to, ref)
 }
 
-// truncateTail truncates the log at the first damage in its active segment, as a faulty program would do that takes
-// acknowledged entries for a torn write.
+// truncateTail truncates the log at the first damage in its active segment. A faulty program would do the same if it
+// mistook acknowledged entries for a torn write.
 func truncateTail(disk *vfstest.Mem) bool {
 	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil || len(manifest.Segments) == 0 {

@@ -119,9 +119,9 @@ func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	if told.raftID < late.raftID {
-		told, late = late, told // the member with the lower id is the first to campaign, so it must be late
+		told, late = late, told // late is the member with the lower id, because that one campaigns first
 	}
-	w.beCalm(true) // without new writes, no member lacks an entry, which would cost it the vote
+	w.beCalm(true) // while clients do not write, no member falls behind, so any of them may be elected
 	defer w.beCalm(false)
 	defer w.connect()
 	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
@@ -134,7 +134,8 @@ func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	for _, member := range []*process{told, late} {
-		defer w.inform(member, leader.raftID, true) // at the end, as the transport does when a silence is over
+		// in the end, tells the member that the silence is over, as the transport does
+		defer w.inform(member, leader.raftID, true)
 	}
 	told.replica.PeerDown(leader.raftID)
 	w.reconnect(leader.machine, late.machine)

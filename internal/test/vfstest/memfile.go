@@ -412,7 +412,7 @@ func (f *memFile) Truncate(size int64) error {
 	})
 }
 
-// Allocate implements vfs.File. If the disk has not enough space, it allocates nothing.
+// Allocate implements vfs.File. If the disk does not have enough space, it allocates nothing.
 func (f *memFile) Allocate(offset, length int64) error {
 	op := Op{Kind: OpAllocate, Name: f.name, Offset: offset, Length: length}
 	return f.m.mutate(op, func(begin func() error) error {
