@@ -52,14 +52,16 @@ func named(r *Range) Range {
 //	| group | number | segment id | offset | length | before | bytes...
 //	+-------+--------+------------+--------+--------+--------+---------
 //
-// Either before is 0, or length is 0 and before is Range.Before. Ranges of the second kind come first. There is one for
-// each range of the last record that had any, even if that record is in the other file.
+// There are two kinds of ranges. A range with bytes has 0 as before. A range without bytes has length 0, and repeats a
+// range of the last record that had any: before is the number of bytes that this range had (Range.Before). A record
+// begins with one range without bytes for each range of that earlier record, even if that record is in the other file.
 //
-// The CRC32C covers the bytes after it, up to the given length. The upper half of the epoch is the number of this use
-// of a file. The lower half is random, so that data of a client cannot pass for a record. A file holds the records of
-// one epoch, which is the epoch of its first record. Records of a different epoch after them remain from an earlier use
-// of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other record is
-// written. It fits into a sector, so that no power cut tears it. A file that begins with anything else is damaged.
+// The CRC32C covers the bytes after it, up to the given length. The upper half of the epoch counts the uses of the
+// files. The lower half is random, so that data of a client cannot be mistaken for a record. All records of one use of a
+// file have the epoch of the file's first record. If records of a different epoch follow them, these remain from an
+// earlier use of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other
+// record is written. It fits into a sector, so that no power cut can tear it. A file that does not begin with such a
+// record is damaged.
 const (
 	magic       = "SHEAFJNL"
 	crcAt       = 8
