@@ -57,8 +57,8 @@ func named(r *Range) Range {
 // begins with one range without bytes for each range of that earlier record, even if that record is in the other file.
 //
 // The CRC32C covers the bytes after it, up to the given length. The upper half of the epoch counts the uses of the
-// files. The lower half is random, so that data of a client cannot be mistaken for a record. All records of one use of a
-// file have the epoch of the file's first record. If records of a different epoch follow them, these remain from an
+// files. The lower half is random, so that data of a client cannot be mistaken for a record. All records of one use of
+// a file have the epoch of the file's first record. If records of a different epoch follow them, these remain from an
 // earlier use of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other
 // record is written. It fits into a sector, so that no power cut can tear it. A file that does not begin with such a
 // record is damaged.
