@@ -7,27 +7,27 @@ import (
 	"github.com/google/uuid"
 )
 
-// An etcd that was restored from an older backup shows where groups were, not where they are (rule 9). The first
-// process that notices the restore freezes the store. From then on, no process moves, creates or deletes anything on
-// the basis of etcd, until etcd has been overwritten with the true state, which the shards report. docs/placement.md
-// describes the procedure.
+// If etcd is restored from an older backup, it shows where groups were at the time of the backup, which may differ
+// from where they are now (rule 9). The first process that notices the restore freezes the store. From then on, no
+// process moves, creates or deletes anything on the basis of etcd. The freeze ends when etcd has been overwritten
+// with the true state, which the shards report. docs/placement.md describes the procedure.
 
 // Mark is the state of a store's placement up to which a process has read it. Two marks of one store can be compared.
 type Mark struct {
-	Base uint64 // Meta.EpochBase, which grows when etcd is rebuilt or reconciled
+	Base uint64 // Base is Meta.EpochBase, which grows when etcd is rebuilt or reconciled
 	// Revision is the revision of the whole etcd. Every write by any client to any key increases it.
 	Revision int64
-	// Content is the highest revision at which a key that is never deleted was written. It reveals an older state even
-	// if the restore raised etcd's revision.
+	// Content is the highest revision at which any key that is never deleted was written. Even if the restore raised
+	// etcd's revision, a lower Content shows that etcd holds an older state.
 	Content int64
-	// ContentKey is the key that was written at revision Content, without the store's prefix. It is empty if it is
-	// unknown. In every later state of the same etcd the key exists, with this value or a newer one.
+	// ContentKey is the key that was written at revision Content, without the store's prefix. It is empty if that key is
+	// unknown. In every later state of the same etcd, the key exists with the same value or a newer one.
 	ContentKey string
 	Cluster    uint64 // id of etcd's cluster; 0 if unknown
 }
 
-// Behind compares this mark with seen, a mark that was observed before. If this mark comes from an earlier state of
-// etcd than seen, it returns how that shows. Otherwise it returns an empty string.
+// Behind compares this mark with seen, a mark that was observed earlier. If this mark belongs to an older state of
+// etcd than seen does, Behind returns the reason for this conclusion. Otherwise it returns an empty string.
 func (m Mark) Behind(seen Mark) string {
 	switch {
 	case m.Base > seen.Base:
@@ -45,7 +45,7 @@ func (m Mark) Behind(seen Mark) string {
 	return ""
 }
 
-// Freeze describes why a store is frozen and what it waits for. It is stored under the key "frozen".
+// Freeze records why a store is frozen and what the freeze still waits for. It is stored under the key "frozen".
 type Freeze struct {
 	By     string   `json:"by"` // the process that noticed the rollback of etcd
 	Reason string   `json:"reason"`
@@ -68,7 +68,7 @@ func (f Freeze) String() string {
 type Progress struct {
 	Store uuid.UUID
 	Mark
-	// SetBack is the reason why etcd was found to be older than a state that the process has read before. It is empty
-	// if etcd was not found to be older.
+	// SetBack explains how the process found that etcd is older than a state that the process has already read. It is
+	// empty if etcd is not older.
 	SetBack string
 }

@@ -2,8 +2,8 @@ package placement
 
 import "slices"
 
-// Move describes one group that should be on shards other than its current ones. The group's stored target names these
-// shards only if Running is set.
+// Move describes one group whose copies should be on other shards than they are now. If Running is set, the group's
+// stored target already names those other shards. Otherwise the move has not started.
 type Move struct {
 	Group   string
 	From    []string // shards that have a copy now
@@ -11,12 +11,13 @@ type Move struct {
 	Bytes   int64    // number of bytes to be copied
 	Reason  Reason
 	Running bool // the stored target already names the shards of To
-	// SharedDomains is the result of the function SharedDomains for this move.
+	// SharedDomains is the value that the function SharedDomains returns for this move.
 	SharedDomains []string
 }
 
-// Moves returns the moves in progress, and all moves that the planner would start if nothing else changed, regardless
-// of the limits on concurrent moves. It leaves out groups without members, and groups in which only the leader changes.
+// Moves returns the moves in progress, together with all moves that the planner would start if nothing else changed
+// and if the number of concurrent moves were not limited. It leaves out groups without members, and groups in which
+// only the leader changes.
 func Moves(view View, policy Policy) []Move {
 	if plansNothing(view, policy) != "" {
 		return nil

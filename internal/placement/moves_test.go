@@ -98,8 +98,8 @@ func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 	}
 }
 
-// A move for balance continues even if the shard that the group leaves could keep it. A move off a draining shard is
-// reversed when the drain is cancelled.
+// A move that balances the load continues even if the shard that the group leaves could keep the group. A move off a
+// draining shard is reversed when the drain is cancelled.
 func TestWhetherAMoveGoesBackDependsOnItsReason(t *testing.T) {
 	v := cluster(2, 1, 2)
 	v.Groups["0"] = Group{Name: "0", Bytes: gib, Members: []Member{{Shard: "s0000"}, {Shard: "s0001", Role: Learner}},
@@ -144,7 +144,8 @@ func TestMovesShowsWhatRunsAndWhatWouldFollow(t *testing.T) {
 	}
 }
 
-// The store has the full size. BenchmarkBalance measures how long such a plan takes.
+// TestBalanceAtFullSize plans a store of the largest supported size, with 1,000 shards and 10,000 groups.
+// BenchmarkBalance measures how long such a plan takes.
 func TestBalanceAtFullSize(t *testing.T) {
 	v := crowded()
 	targets, _ := Plan(v, moves(3))
@@ -158,7 +159,7 @@ func TestBalanceAtFullSize(t *testing.T) {
 	}
 }
 
-// crowded returns a store in which 10,000 groups are on half of the 1,000 shards.
+// crowded returns a store whose 10,000 groups are all on one half of its 1,000 shards.
 func crowded() View {
 	v := cluster(500, 10_000, 500)
 	for name, g := range v.Groups {

@@ -1,5 +1,5 @@
-// Package placement describes which shards hold the copies of each group, and plans where the copies should be. The
-// package is pure. Package registry stores the placement in etcd, and package rescue rebuilds it from volumes.
+// Package placement describes which shards hold the copies of each group, and plans where the copies should be. It
+// does no I/O: package registry stores the placement in etcd, and package rescue rebuilds the placement from volumes.
 // docs/placement.md explains the placement rules.
 package placement
 
@@ -15,10 +15,11 @@ import (
 type Meta struct {
 	StoreUUID  uuid.UUID `json:"storeUUID"`
 	Routing    Routing   `json:"routing"`
-	Copies     int       `json:"copies"` // 1, 3 or 5
+	Copies     int       `json:"copies"` // copies of each group: 1, 3 or 5
 	CreatedUTC string    `json:"created"`
-	GroupsMax  int       `json:"groupsMax"` // with Named, the limit on groups created by first writes; 0 means 100,000
-	// ShardsMin delays the first placement until this many shards are alive. With 0 the first placement does not wait.
+	GroupsMax  int       `json:"groupsMax"` // with Named: limit on groups created by first writes; 0 means 100,000
+	// ShardsMin delays the first placement until this many shards are alive. If it is 0, the first placement does not
+	// wait.
 	ShardsMin int `json:"shardsMin,omitempty"`
 	// EpochBase is added to etcd's revision to form the routing epoch, so that the epoch also increases when etcd is
 	// recreated.
@@ -70,19 +71,19 @@ type Shard struct {
 	// Domain is the failure domain. No two copies of a group are placed in one domain. If Domain is empty, the shard is
 	// a domain of its own.
 	Domain        string     `json:"domain"`
-	State         ShardState `json:"state"` // empty for Active
+	State         ShardState `json:"state"` // an empty string means Active
 	CapacityBytes int64      `json:"capacityBytes"`
 	Node          string     `json:"node,omitempty"` // where the shard runs, as configured; only shown to people
 	Zone          string     `json:"zone,omitempty"`
 	// Boot is a random id of this process. If it is zero, RegisterShard creates one.
 	Boot uuid.UUID `json:"boot"`
-	// Step is the volume's current step. Registered is the last step that, according to the volume, etcd has stored. Both
-	// are stored in the key of the volume.
+	// Step is the step that the volume is in now. Registered is the newest step that the volume knows to be stored in
+	// etcd. In etcd, both belong to the volume's own key, and not to the shard's key.
 	Step       Step `json:"-"`
 	Registered Step `json:"-"`
 	Alive      bool `json:"-"`
-	// Weighs means that the process reports the size of the groups that it leads in separate keys (weights/). Older
-	// versions report it in the groups' keys.
+	// Weighs means that the process reports the sizes of the groups that it leads in separate keys (weights/). Older
+	// versions of Sheaf report the sizes in the groups' own keys.
 	Weighs bool `json:"weighs,omitempty"`
 }
 
@@ -92,16 +93,17 @@ type Role string
 // These are the roles.
 const (
 	Voter Role = ""
-	// Learner means that the member is catching up and has no vote. This role is written to etcd before the leader
-	// proposes the member.
+	// Learner means that the member is still catching up and has no vote. The role is written to etcd before the leader
+	// proposes to add the member.
 	Learner Role = "Learner"
 )
 
-// Member is one replica of a group: one incarnation, with a Raft id of its own. A shard may appear twice while the
-// replica on its former volume is being replaced by one on its current volume.
+// Member is one replica of a group. Each time that a replica is created anew, it becomes a new member with a new Raft
+// id. While the replica on a shard's former volume is being replaced by one on the shard's current volume, the shard
+// appears twice.
 type Member struct {
-	// Shard is empty if the member's shard is unknown, because etcd was rebuilt and the member's shard did not respond.
-	// That shard sets the field later.
+	// Shard is the name of the member's shard. It is empty if the shard is unknown, because etcd was rebuilt while that
+	// shard did not respond. The shard sets the field when it responds again.
 	Shard      string    `json:"shard"`
 	VolumeUUID uuid.UUID `json:"volumeUUID"`
 	RaftID     uint64    `json:"raftID"`
@@ -116,40 +118,42 @@ type Group struct {
 	KeyLast  uint64    `json:"keyLast,string"`
 	Members  []Member  `json:"members"` // empty until a shard has created the group
 	Leader   string    `json:"leader"`  // name of the leader's shard; empty if unknown
-	// Bytes and Records are the last reported values, for balancing. The group's own key holds the values from the last
-	// time that a leader wrote the members. Views from Watch and View hold the newer values that the leader's shard has
-	// reported in separate keys (weights/).
+	// Bytes and Records are the most recently reported sizes, which are used for balancing. The group's own key holds
+	// the sizes from the last time that a leader wrote the members. The views that Watch and View return hold the newer
+	// sizes, which the leader's shard reports in separate keys (weights/).
 	Bytes   int64 `json:"bytes"`
 	Records int64 `json:"records"`
-	// Term and ConfIndex belong to the leader that last wrote Members. Term is that leader's term, and ConfIndex is the
-	// index of the membership change that it had applied. A leader with a lower value does not overwrite them (see
-	// PutGroupAsLeader).
+	// Term and ConfIndex come from the leader that last wrote Members. Term is that leader's term, and ConfIndex is the
+	// index of the newest membership change that it had applied. A leader with a lower value of either must not
+	// overwrite Members (see PutGroupAsLeader).
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
 	// Everywhere is an index up to which every member has the complete log, according to the leader's last report.
-	// Followers may also drop tombstones up to this index.
+	// Thanks to this index, followers know which tombstones they may drop, and not only the leader does.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 
-	// Deleted is the time at which the group was deleted, in UTC. It is empty if the group exists. The key of a deleted
-	// group remains, because a missing key means that etcd was rolled back (rule 9). No View has a deleted group.
+	// Deleted is the time, in UTC, at which the group was deleted. It is empty if the group exists. The key of a deleted
+	// group is kept, because a missing key would mean that etcd was rolled back (rule 9). Views never contain deleted
+	// groups.
 	Deleted string `json:"deleted,omitempty"`
 
-	// Revision is etcd's revision of the key when the key was read, or 0 for a group that is not stored. A registry
-	// writes only if the key still has this revision.
+	// Revision is the revision at which etcd last changed the key, as of the time when the key was read. It is 0 for a
+	// group that is not stored. A registry writes the group only if the key still has this revision.
 	Revision int64 `json:"-"`
 }
 
 // Target names the shards on which a group should be. It is stored under the key "targets/NAME".
 type Target struct {
 	Group  string   `json:"group"`
-	Shards []string `json:"shards"` // one for each copy, preferred leader first
+	Shards []string `json:"shards"` // one shard for each copy; the first one is the preferred leader
 	Reason Reason   `json:"reason,omitempty"`
 
-	// Revision is etcd's revision of the key when the key was read, or 0 if the target is not stored.
+	// Revision is the revision at which etcd last changed the key, as of the time when the key was read. It is 0 if the
+	// target is not stored.
 	Revision int64 `json:"-"`
 }
 
-// Reason is the reason why a group's target differed from the group's shards when the target was set.
+// Reason says why a group's target differed from the group's shards when the target was set.
 type Reason string
 
 // These are the reasons.
@@ -163,20 +167,21 @@ const (
 
 // Policy configures the planner.
 type Policy struct {
-	Copies int // 1, 3 or 5
-	// ShardGroupsMax limits the number of replicas that the planner places on one shard. With 0 there is no limit.
-	// Existing replicas beyond the limit may remain.
+	Copies int // copies of each group: 1, 3 or 5
+	// ShardGroupsMax limits the number of replicas that the planner places on one shard. If it is 0, there is no limit.
+	// Replicas that already exist may stay even if they exceed the limit.
 	ShardGroupsMax int
 	// ShardsMin delays the first placement until this many shards are alive, so that the first shard to register does
-	// not get every group. With 0 the first placement does not wait. ShardsMin has no effect once any group has
+	// not get every group. If it is 0, the first placement does not wait. ShardsMin has no effect once any group has
 	// members.
 	ShardsMin int
-	// Moves allows moves of groups that are at their target: to balance loads, and away from unregistered shards that are
-	// marked Draining. If it is false, the planner only changes the targets of groups that must leave a shard.
+	// Moves allows the planner to move groups that have already reached their target. The planner does so to balance the
+	// load, and to empty unregistered shards that are marked Draining. If Moves is false, the planner changes only the
+	// targets of groups that must leave a shard.
 	Moves bool
-	// MovesMax limits how many groups move at a time. ShardMovesMax limits how many of these moves may give a copy to,
-	// or take a copy from, one shard. The defaults are MovesMaxDefault and ShardMovesMaxDefault. A negative value means
-	// no limit. Both limits apply only if Moves is set.
+	// MovesMax limits how many groups move at the same time. ShardMovesMax limits how many of these moves may add a copy
+	// to one shard or remove a copy from it. The defaults are MovesMaxDefault and ShardMovesMaxDefault. A negative value
+	// means that there is no limit. Both limits apply only if Moves is set.
 	MovesMax, ShardMovesMax int
 }
 
@@ -186,8 +191,8 @@ const (
 	ShardMovesMaxDefault = 4
 )
 
-// Policy returns the planner policy that the store's meta requires. It allows moves of groups that are at their target,
-// because leaders can move their groups (internal/shard).
+// Policy returns the planner policy for a store with these properties. It allows the planner to move groups that have
+// already reached their target, because leaders know how to move their groups (internal/shard).
 func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.ShardsMin, Moves: true} }
 
 // Validate returns an error that describes what is wrong with the policy and how to correct it, or nil.
@@ -218,7 +223,7 @@ func (s Shard) Validate() error {
 	return s.State.Validate()
 }
 
-// Validate returns an error if there is no such state.
+// Validate returns an error if s is not one of the defined states or the empty string.
 func (s ShardState) Validate() error {
 	switch s {
 	case "", Active, Cordoned, Draining:

@@ -9,19 +9,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// Plan is a pure function. It chooses targets with the least movement, and returns those that differ from the targets
-// in the view. A group with Members keeps its shards if the policy allows it. New groups go to the shards with the
-// least bytes, then the fewest groups. Two copies never go into one domain. The result unplaced holds the groups that
-// cannot be placed, with the reason. The same input gives the same output.
+// Plan chooses a target for each group so that as little as possible moves. It returns the targets that differ from
+// those in the view. A group that has members keeps its shards as far as the policy allows. A new group goes to the
+// shards with the fewest bytes and, among these, to those with the fewest groups. Two copies of a group are never
+// placed in one domain. The result unplaced maps each group that cannot be placed to the reason. Plan is a pure
+// function: the same input gives the same output.
 //
-// In detail, a shard that is not registered counts as being in its last known domain. A member remains on a shard that
-// is Active, Cordoned or not registered, because its data are there and a person removes the shard by draining it. It
+// A shard that is not registered counts as part of its last known domain. A member stays on a shard that is Active,
+// Cordoned or not registered, because the group's data is there. To remove such a shard, a person drains it. A member
 // is moved off a Draining shard, and out of a domain that holds another copy. The target of a group without members
-// keeps only live shards. If too few shards can take a copy, a group with members keeps its target. Full shards (bytes
-// at or above CapacityBytes, if known) and shards at the policy's limit get no new copies.
+// keeps only live shards. If too few shards can take a copy, a group with members keeps its target. Full shards
+// (whose bytes have reached CapacityBytes, if that is known) and shards at the policy's limit get no new copies.
 //
-// If the policy allows moves, groups that are at their target are also balanced (balance.go), and targets change in
-// waves (waves.go).
+// If the policy allows moves, Plan also balances groups that have reached their target (balance.go), and changes
+// targets in waves (waves.go).
 func Plan(view View, policy Policy) (targets []Target, unplaced map[string]string) {
 	unplaced = map[string]string{}
 	if reason := plansNothing(view, policy); reason != "" {
@@ -45,7 +46,7 @@ func Plan(view View, policy Policy) (targets []Target, unplaced map[string]strin
 	return targets, unplaced
 }
 
-// readable returns a view without those groups whose key or target is invalid. It adds these groups to unplaced.
+// readable returns the view without the groups whose key or target is invalid, and adds these groups to unplaced.
 func readable(view View, unplaced map[string]string) View {
 	if len(view.Unusable) == 0 {
 		return view
@@ -63,8 +64,8 @@ func readable(view View, unplaced map[string]string) View {
 	return view
 }
 
-// plansNothing returns why no group can be placed now. Either the policy is invalid, or the first placement waits for
-// more shards. It returns an empty string if groups can be placed.
+// plansNothing returns the reason why no group can be placed now: the policy is invalid, or the first placement waits
+// for more shards. It returns an empty string if groups can be placed.
 func plansNothing(view View, policy Policy) string {
 	if err := policy.Validate(); err != nil {
 		return err.Error()
@@ -94,8 +95,8 @@ type load struct {
 	volume  uuid.UUID
 	state   ShardState
 	bytes   int64
-	limit   int64   // maximum number of bytes; 0 means no limit
-	weight  float64 // the shard's share of the load; 1 on average
+	limit   int64   // maximum number of bytes; 0 means that there is no limit
+	weight  float64 // capacity relative to the average shard, which has weight 1
 	groups  int
 	leaders int
 }
@@ -108,9 +109,9 @@ type planned struct {
 	Group
 	old    Target
 	voters []int
-	kept   int    // number of chosen shards that were kept
+	kept   int    // number of the chosen shards that already had the group
 	chosen []int  // target shards, preferred leader first
-	reason string // why the group cannot be placed; chosen then holds the kept shards
+	reason string // why the group cannot be placed; empty if it can
 	change Reason // reason for the change from old to chosen
 }
 
@@ -118,9 +119,9 @@ type planned struct {
 type planner struct {
 	policy  Policy
 	states  map[string]ShardState
-	gone    map[string]string // failure domains by shard, including those that are not registered
-	shards  []load            // the registered shards by name, then unknown shards of members
-	byName  map[string]int    // index in shards
+	gone    map[string]string // last known failure domain of each shard, registered or not
+	shards  []load            // registered shards in the order of their names, then unknown shards of members
+	byName  map[string]int    // index of each shard in shards
 	domains map[string]int
 	groups  []planned // sorted by name
 }
@@ -140,7 +141,7 @@ func newPlanner(view View, policy Policy) *planner {
 	for _, name := range slices.Sorted(maps.Keys(view.Groups)) {
 		g := planned{Group: view.Groups[name], old: view.Targets[name]}
 		for _, m := range g.Members {
-			if m.Role == Voter && m.Shard != "" { // an empty name means that the member's shard is unknown
+			if m.Role == Voter && m.Shard != "" { // the name is empty if the member's shard is unknown
 				g.voters = append(g.voters, p.find(m.Shard))
 			}
 		}
@@ -149,7 +150,8 @@ func newPlanner(view View, policy Policy) *planner {
 	return p
 }
 
-// weigh sets each shard's weight, which is its capacity if all shards that take part report theirs.
+// weigh sets the weight of each shard. If all shards that take part in balancing report their capacity, the weight is
+// the shard's capacity.
 func (p *planner) weigh() {
 	var sum float64
 	n, all := 0, true
@@ -185,10 +187,10 @@ func (p *planner) planAll() {
 	}
 }
 
-// add adds a shard with a failure domain, and returns its index.
+// add adds a shard with a failure domain, and returns the shard's index.
 func (p *planner) add(l load, domain string) int {
 	if domain == "" {
-		domain = "\x00" + l.name // no configured domain contains a NUL
+		domain = "\x00" + l.name // a NUL makes the name unique, because no configured domain contains one
 	}
 	number, ok := p.domains[domain]
 	if !ok {
@@ -201,7 +203,8 @@ func (p *planner) add(l load, domain string) int {
 	return len(p.shards) - 1
 }
 
-// find returns the index of a shard by name. It adds a shard that is not registered as unknown.
+// find returns the index of the shard with the given name. If the shard is not registered, find adds it as an unknown
+// shard.
 func (p *planner) find(name string) int {
 	if i, ok := p.byName[name]; ok {
 		return i
@@ -209,7 +212,7 @@ func (p *planner) find(name string) int {
 	return p.add(load{name: name, weight: 1, state: p.states[name]}, p.gone[name])
 }
 
-// keep decides which of a group's shards are kept, and adds the group to their load.
+// keep decides which of its shards a group keeps, and adds the group to the load of these shards.
 func (p *planner) keep(g *planned) {
 	for _, i := range p.current(g) {
 		s := &p.shards[i]
@@ -228,10 +231,11 @@ func (p *planner) keep(g *planned) {
 	}
 }
 
-// current lists a group's shards in order of preference. First come the members that the target names, in the target's
-// order, whose first shard should lead. Then comes the leader, then the other members. The replacements that the target
-// already names come last, so that an unfinished move continues to the same shard, and a move whose reason no longer
-// exists is reversed. For a move for balance, the replacements come first, because that reason cannot cease to exist.
+// current lists a group's shards in the order in which they should be kept. The members that the target names come
+// first, in the order of the target, whose first shard should lead. They are followed by the leader, and then by the
+// other members. Last come the shards that the target names as replacements, so that an unfinished move continues to
+// the same shard, while a move whose reason has disappeared is reversed. If the move balances the load, the
+// replacements come first, because that reason cannot disappear.
 func (p *planner) current(g *planned) []int {
 	old := make([]int, 0, len(g.old.Shards))
 	for _, name := range g.old.Shards {
@@ -296,8 +300,8 @@ func (p *planner) names(shards []int) []string {
 	return out
 }
 
-// changes reports whether the plan changes a group's target now. If the policy does not allow moves, a target that
-// differs only in its order does not count as a change.
+// changes reports whether the plan changes a group's target now. If the policy does not allow moves, a target with
+// the same shards in a different order does not count as a change.
 func (p *planner) changes(g *planned) bool {
 	if g.reason != "" {
 		return false
@@ -309,8 +313,8 @@ func (p *planner) changes(g *planned) bool {
 	return !SameSet(t.Shards, g.old.Shards)
 }
 
-// lead moves the shard that should lead to the first position. In a group with members, this is the first shard that
-// was kept. In any other group, it is the shard that leads the fewest groups.
+// lead moves the shard that should lead to the first position. In a group with members, that is the first of the
+// shards that the group keeps. In a new group, it is the shard that leads the fewest groups.
 func (p *planner) lead(g *planned) {
 	chosen := g.chosen
 	if g.kept == 0 {
@@ -322,9 +326,10 @@ func (p *planner) lead(g *planned) {
 	p.shards[chosen[0]].leaders++
 }
 
-// best returns the shard that takes the next copy. It prefers the shard with the least bytes, then the fewest groups,
-// then the fewest leaders, then the first by name. It returns -1 if no shard can take the copy. The scan over the
-// shards is linear, because even for 1,000 shards a heap is not faster if domains exclude many of them.
+// best returns the shard that takes the next copy. It prefers the shard with the fewest bytes, then the one with the
+// fewest groups, then the one with the fewest leaders, and finally the first by name. It returns -1 if no shard can
+// take the copy. best scans all shards, because even with 1,000 shards a heap is not faster if domains exclude many
+// of them.
 func (p *planner) best(chosen []int) int {
 	best := -1
 	for i := range p.shards {
@@ -340,8 +345,8 @@ func (p *planner) inDomain(shards []int, domain int) bool {
 	return slices.ContainsFunc(shards, func(i int) bool { return p.shards[i].domain == domain })
 }
 
-// less orders shards by bytes, then by groups, both relative to the shard's weight, then by leaders. Equal shards keep
-// their order in planner.shards, which is by name.
+// less orders shards by bytes and then by groups, both relative to the shard's weight, and then by leaders. Equal
+// shards keep their order in planner.shards, which is the order of their names.
 func less(a, b *load) bool {
 	if x, y := float64(a.bytes)*b.weight, float64(b.bytes)*a.weight; x != y {
 		return x < y
@@ -358,8 +363,7 @@ func (p *planner) takes(s *load) bool {
 		(s.limit <= 0 || s.bytes < s.limit) && (p.policy.ShardGroupsMax == 0 || s.groups < p.policy.ShardGroupsMax)
 }
 
-// reason returns why a group got fewer copies than it should have. The argument have is the number of copies that it
-// got.
+// reason explains why a group got only have copies, which is fewer than it should have.
 func (p *planner) reason(have int) string {
 	var cordoned, draining, full, open int
 	domains := map[int]bool{}
@@ -407,11 +411,11 @@ func SameSet[T comparable](a, b []T) bool {
 	return true
 }
 
-// Planned is a view, the planner's decisions for that view, and the number of writes.
+// Planned holds a view, the planner's decisions for that view, and the number of resulting writes.
 type Planned struct {
-	View                       // the view before anything was written
+	View                       // View is the view from before anything was written
 	Unplaced map[string]string // groups that cannot be placed now, with the reason
-	// These three numbers are 0 if nothing had to be written, or if the caller requested no writes.
+	// All three numbers are 0 if there was nothing to write, or if the caller requested a plan without writes.
 	StatesWritten, GroupsCreated, TargetsWritten int
 }
 

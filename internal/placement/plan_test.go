@@ -129,7 +129,7 @@ func checkGroup(t *rapid.T, before, after View, g Group, policy Policy, reason s
 
 // checkLeastMovement checks that the plan removes a member only for a reason.
 func checkLeastMovement(t *rapid.T, v View, g Group, wanted []string, policy Policy) {
-	stay := map[string]bool{} // domains of the members that may remain
+	stay := map[string]bool{} // domains of the members that may stay
 	for _, m := range g.Members {
 		if v.Shards[m.Shard].State != Draining {
 			stay[domainOf(v, m.Shard)] = true
@@ -159,7 +159,7 @@ func cluster(shards, groups, domains int) View {
 	return v
 }
 
-// settle returns the view in which every group is at its target and has some bytes.
+// settle returns the view in which every group has reached its target and holds some bytes.
 func settle(v View) View {
 	groups := map[string]Group{}
 	for name, g := range v.Groups {
@@ -228,7 +228,7 @@ func TestPlanMovesOnlyWhatMustMove(t *testing.T) {
 			t.Fatalf("%+v keeps %d of %v", target, stayed, v.Targets[target.Group].Shards)
 		}
 	}
-	// The drain is cancelled halfway. Groups that have not moved must remain.
+	// The drain is cancelled halfway. Groups that have not moved yet must stay where they are.
 	moved := follow(v, targets)
 	s.State = Active
 	moved.Shards["s0003"] = s
@@ -236,7 +236,7 @@ func TestPlanMovesOnlyWhatMustMove(t *testing.T) {
 	if final := follow(moved, back); len(back) != len(targets) || !sameTargets(final.Targets, v.Targets) {
 		t.Fatalf("%d targets changed back of %d", len(back), len(targets))
 	}
-	// A shard that is not registered keeps its groups, because it holds their data.
+	// A shard that is no longer registered keeps its groups, because it holds their data.
 	delete(v.Shards, "s0005")
 	if _, unplaced := Plan(v, Policy{Copies: 3}); len(unplaced) != 0 {
 		t.Fatalf("a shard that went away unplaced %v", unplaced)
@@ -308,7 +308,7 @@ func TestFirstPlacementWaitsForShards(t *testing.T) {
 	if len(targets) != 2 || len(unplaced) != 0 || targets[0].Shards[0] == targets[1].Shards[0] {
 		t.Fatalf("both alive: targets %v, unplaced %v", targets, unplaced)
 	}
-	// A store that was placed earlier continues with the shards that are alive.
+	// A store whose groups were placed earlier does not wait for ShardsMin, and uses the shards that are alive.
 	delete(view.Shards, "b")
 	view.Groups["0"] = Group{Name: "0", Members: []Member{{Shard: "a"}}}
 	if targets, unplaced := Plan(view, policy); len(targets) == 0 || len(unplaced) != 0 {
@@ -316,8 +316,8 @@ func TestFirstPlacementWaitsForShards(t *testing.T) {
 	}
 }
 
-// TestPlanForgetsWhatItCouldNotPlace has a group a for which only two of three shards are found. These two shards
-// must not count as taken when the plan chooses for group b.
+// TestPlanForgetsWhatItCouldNotPlace places group a, which needs three shards but finds only two. When the plan then
+// places group b, these two shards must not count as used by group a.
 func TestPlanForgetsWhatItCouldNotPlace(t *testing.T) {
 	v := cluster(0, 0, 1)
 	for name, domain := range map[string]string{"s1": "d1", "s2": "d1", "s3": "d2"} {

@@ -7,11 +7,12 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// Most types in this file are aliases for those in package routing, under the names that the store and the planner use.
+// Most types in this file are aliases of types in package routing, under the names that the store and the planner
+// use.
 type (
-	// Mode is how a record's id maps to its group.
+	// Mode determines how a record's id is mapped to the record's group.
 	Mode = routing.Mode
-	// Routing is the routing of a store. It cannot be changed once the store exists.
+	// Routing describes how records are mapped to groups in a store. It cannot be changed once the store exists.
 	Routing = routing.Routing
 )
 

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Numbers are sorted by value. The order is total, so names in any order are sorted into the same one.
+// CompareGroups sorts numeric names by value. It is a total order, so the sorted result does not depend on the order
+// of the input.
 func TestGroupsAreOrderedByNumber(t *testing.T) {
 	want := []string{"0", "1", "2", "10", "11", "100", "1a", "a", "b"}
 	for turn := range want {

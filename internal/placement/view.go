@@ -11,11 +11,12 @@ import (
 
 // View is the placement in etcd at one revision. Maps are keyed by name and must not be changed.
 type View struct {
-	Epoch  uint64 // the routing epoch: etcd's revision plus Meta.EpochBase
+	Epoch  uint64 // routing epoch, which is etcd's revision plus Meta.EpochBase
 	Meta   Meta
-	Shards map[string]Shard // all registered shards, which are therefore live; States overrides their State
+	Shards map[string]Shard // all registered (and therefore live) shards; States overrides their State
 	Groups map[string]Group
-	// Deleted holds the UUIDs of deleted groups by name, until a new group takes the name.
+	// Deleted holds the UUIDs of deleted groups by name. A group is removed from this map when a new group takes its
+	// name.
 	Deleted map[string]uuid.UUID
 	Targets map[string]Target
 	States  map[string]ShardState // the states requested by SetShardState, even for shards that are not registered
@@ -23,15 +24,17 @@ type View struct {
 	// no longer registered.
 	Domains map[string]string
 	Mark    Mark
-	// Freeze is set from the time when a rollback of etcd is noticed until the placement is reconciled. Otherwise Freeze
-	// is nil. SetBack is set if this process itself has noticed the rollback, and is the reason.
+	// Freeze describes the freeze of the store. It is set when a rollback of etcd is noticed, and is nil once the
+	// placement has been reconciled. SetBack is the reason, if this process itself has noticed the rollback. Otherwise
+	// it is empty.
 	Freeze  *Freeze
 	SetBack string
-	// Unusable holds the keys, without the store's prefix, that were left out because they cannot be read. See
-	// UnusableGroup and Problems.
+	// Unusable holds the keys, without the store's prefix, that the view leaves out because their values are invalid.
+	// See UnusableGroup and Problems.
 	Unusable map[string]Unusable
-	// Own means that Groups and Targets are complete only for one shard. Groups of other shards may be missing or
-	// outdated, because the registry looks them up one by one. Two such views may differ although their Epoch is the same.
+	// Own means that Groups and Targets are complete for one shard only. The groups of other shards may be missing or
+	// outdated, because the registry reads groups one by one. Two such views may therefore differ even if they have the
+	// same Epoch.
 	Own bool
 }
 
@@ -43,7 +46,7 @@ func (v View) Domain(shard string) string {
 	return v.Domains[shard]
 }
 
-// Held returns why nothing may be moved, created or deleted on the basis of this view. It returns an empty string if
+// Held explains why nothing may be moved, created or deleted on the basis of this view. It returns an empty string if
 // all of that is allowed.
 func (v View) Held() string {
 	switch {
@@ -55,18 +58,18 @@ func (v View) Held() string {
 	return ""
 }
 
-// Own determines the groups that a shard follows. These are the groups that name the shard or its volume, the groups
-// that have the shard in their target, and the groups on its volume.
+// Own determines which groups a shard follows. These are the groups that name the shard or its volume as a member,
+// the groups whose target contains the shard, and the groups that have a folder on the shard's volume.
 type Own struct {
 	Shard string
-	// Volume is the shard's volume. It is zero if the shard has no volume. A group on the volume may name another
-	// shard, from which this shard takes the group over.
+	// Volume is the shard's volume. It is zero if the shard has no volume. If a group on the volume names a different
+	// shard, this shard takes the group over from that one.
 	Volume uuid.UUID
-	// Holds reports whether a group has a folder on the shard's volume. If Holds is nil, no group has a folder. Holds
-	// is called on another goroutine.
+	// Holds reports whether a group has a folder on the shard's volume. If Holds is nil, no group has a folder. Holds is
+	// called from a goroutine other than the caller's.
 	Holds func(group uuid.UUID) bool
-	// Held returns the names of the groups that have a folder on the volume, if their names are known. If Held is nil, no
-	// names are known. Held is called on another goroutine.
+	// Held returns the names of the groups that have a folder on the volume, as far as their names are known. If Held is
+	// nil, no names are known. Held is called from a goroutine other than the caller's.
 	Held func() []string
 }
 
@@ -77,7 +80,7 @@ func (o Own) Has(g Group, t Target) bool {
 	}) || o.Holds != nil && g.UUID != uuid.Nil && o.Holds(g.UUID)
 }
 
-// Of returns only the part of a view that a shard follows.
+// Of returns the part of the view that a shard follows.
 func (v View) Of(own Own) View {
 	groups, targets := map[string]Group{}, map[string]Target{}
 	for name, g := range v.Groups {
@@ -94,26 +97,26 @@ func (v View) Of(own Own) View {
 	return v
 }
 
-// These are the prefixes of the group and target keys that View.Unusable may name.
+// These are the prefixes of the keys of groups and targets in View.Unusable.
 const (
 	GroupsKey  = "groups/"
 	TargetsKey = "targets/"
 )
 
-// Unusable is a key in etcd whose value is invalid.
+// Unusable describes a key in etcd whose value is invalid.
 type Unusable struct {
-	Key      string // the whole key
-	Revision int64  // etcd's revision of the key
+	Key      string // full name of the key in etcd, with the store's prefix
+	Revision int64  // revision at which the value was written
 	Why      string // what is wrong with the value
 }
 
-// String describes the consequences of an unusable value, and what to do.
+// String describes the consequences of the invalid value, and what to do about it.
 func (o Unusable) String() string {
 	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete "+
 		"it", o.Key, o.Why)
 }
 
-// UnusableGroup returns why a group's key or its target's key is invalid, so that the group cannot be placed. It
+// UnusableGroup explains why a group cannot be placed because its key, or the key of its target, is invalid. It
 // returns an empty string if both keys are valid.
 func (v View) UnusableGroup(group string) string {
 	for _, name := range []string{GroupsKey + group, TargetsKey + group} {

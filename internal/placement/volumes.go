@@ -6,11 +6,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// Step is one of the successive states of a volume. Each start of a shard creates a new step, and a shard that writes
-// creates one every few seconds. The volume's superblock holds the current step, and etcd records each step. Therefore,
-// etcd has a later step than a volume that was restored from an older image.
+// Step identifies one of the successive states of a volume. A shard begins a new step each time that it starts, and
+// every few seconds while it writes. The volume's superblock holds the current step, and etcd also records each step.
+// Therefore, if a volume is restored from an older image, etcd has a later step than the volume.
 type Step struct {
-	Number uint64    `json:"number"` // each step adds 1; 0 if written by a version of Sheaf without steps
+	Number uint64    `json:"number"` // grows by 1 with each step; 0 if written by a version without steps
 	Nonce  uuid.UUID `json:"nonce"`  // random
 }
 
@@ -18,10 +18,10 @@ type Step struct {
 // the volume.
 type VolumeRecord struct {
 	Volume     uuid.UUID `json:"volume"`
-	Generation uint64    `json:"generation"` // the highest generation ever registered
-	Step       Step      `json:"step"`       // the step registered last
-	// Boot is the process that registered the volume. Boot is zero if no process registered the volume, because
-	// a rebuild wrote the record from the volume's state at that time.
+	Generation uint64    `json:"generation"` // highest generation that was ever registered
+	Step       Step      `json:"step"`       // most recently registered step
+	// Boot identifies the process that registered the volume. It is zero if the record was written by a rebuild, which
+	// takes it from the volume's state at that time, and not by a process that registered.
 	Boot    uuid.UUID `json:"boot"`
 	Shard   string    `json:"shard"`
 	Address string    `json:"address"`
@@ -33,11 +33,14 @@ func (s Shard) Record() VolumeRecord {
 		Address: s.Address}
 }
 
-// MayFollow returns nil if a shard may serve its volume, given etcd's record of the volume, or ErrRolledBack with the
-// reason. The process that is registered may serve the volume. Any other process needs a volume in a later generation
-// (or in the same generation, if no process registered the volume) that is the successor of the registered volume. A
-// successor is in the registered step, or in a later step created by a process that knew of that registration. If the
-// volume records a later registered step than etcd, etcd was rolled back, and the volume may be served.
+// MayFollow decides whether a shard may serve its volume, given etcd's record of that volume. It returns nil if the
+// shard may, and otherwise ErrRolledBack with the reason.
+//
+// The process that is registered may always serve the volume. Any other process may do so only if the volume has a
+// later generation and is a successor of the registered state. The same generation suffices if no process has
+// registered the volume. A successor is in the registered step itself, or in a later step that was created by a
+// process that knew of the registered step. If the volume records a later registered step than etcd does, etcd itself
+// was rolled back, and the volume may be served.
 func MayFollow(seen VolumeRecord, shard Shard) error {
 	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
 		return nil
@@ -48,12 +51,13 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 			seen.Shard, seen.Address)
 	}
 	registered, here, known := seen.Step, shard.Step, shard.Registered
-	mayBeSame := seen.Boot == uuid.Nil && registered.Number > 0 // whether it is the same process is decided by the steps
+	// If a rebuild wrote the record, it names no process. The steps then show whether the volume is still the same one.
+	mayBeSame := seen.Boot == uuid.Nil && registered.Number > 0
 	switch {
 	case shard.Generation < seen.Generation, shard.Generation == seen.Generation && !mayBeSame:
 		return refuse("it has generation %d, and generation %d of it was registered", shard.Generation, seen.Generation)
 	case registered.Number == 0:
-		return nil // written by a program without steps
+		return nil // the record was written by a version of Sheaf without steps
 	case here.Number < registered.Number:
 		return refuse("it is in step %d of its states, and step %d was registered: it holds an earlier state of itself",
 			here.Number, registered.Number)
@@ -68,11 +72,11 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 	return nil
 }
 
-// NumberMax is above all generations and steps that a volume reaches, and above all epochs of a store.
+// NumberMax is higher than any generation or step that a volume can reach, and higher than any epoch of a store.
 const NumberMax = 1 << 62
 
-// MayReplace returns nil if a shard may replace the one that is registered under its name, or ErrNameTaken with the
-// reason. It does not check whether the other shard is still alive.
+// MayReplace returns nil if a shard may replace the shard that is registered under the same name, or ErrNameTaken
+// with the reason. It does not check whether the other shard is still alive.
 func MayReplace(there, shard Shard) error {
 	switch {
 	case there.VolumeUUID != shard.VolumeUUID:

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// leadsMax is the maximum number of groups in which only the leader changes at the same time.
+// leadsMax limits the number of groups in which only the leader changes at the same time.
 const leadsMax = 64
 
-// why returns why a group's target differs from its current shards.
+// why returns the reason why a group's target differs from the group's current shards.
 func (p *planner) why(g *planned) Reason {
 	switch {
 	case len(g.voters) == 0:
 		return ForPlacement
 	case p.sameShards(g.chosen, g.old.Shards):
-		return g.old.Reason // a move that is already in progress
+		return g.old.Reason // this move is already in progress, so its reason stays the same
 	}
 	domains := map[int]bool{}
 	reason := ForPlacement
@@ -27,7 +27,8 @@ func (p *planner) why(g *planned) Reason {
 		case domains[s.domain] || p.inDomain(g.chosen, s.domain):
 			reason = ForDomain
 		case reason == ForPlacement && p.policy.Moves && g.old.Reason == ForBalance:
-			reason = ForBalance // the move goes to a shard other than the one planned first
+			// The group still moves to balance the load, but now to a different shard than planned at first.
+			reason = ForBalance
 		}
 		domains[s.domain] = true
 	}
@@ -65,8 +66,9 @@ func (g *planned) moving(shards []int) (out []int) {
 }
 
 // wave returns the groups whose targets change now, sorted by name. If the policy does not allow moves, these are all
-// groups whose targets change. If the policy allows moves, a group starts to move only while the number of moves is
-// below the limit, and groups that lack copies go first. balance() has already applied the limits.
+// groups that need a new target. If the policy allows moves, a group starts to move only while the number of moves is
+// below the limit, and groups that lack copies go first. The limits on moves for balance were already applied by
+// balance().
 func (p *planner) wave() []int {
 	var out, begin, leads []int
 	leading := 0
@@ -106,13 +108,13 @@ func (g *planned) underWay(p *planner) bool {
 	return len(g.voters) > 0 && len(g.old.Shards) > 0 && len(g.moving(p.places(g.old.Shards))) > 0
 }
 
-// leadChanges reports whether a shard other than the current leader should lead, and whether that shard is registered.
+// leadChanges reports whether the leadership should pass to another shard that is registered.
 func (g *planned) leadChanges(p *planner) bool {
 	return len(g.old.Shards) > 0 && g.Leader != "" && g.Leader != g.old.Shards[0] &&
 		p.shards[p.find(g.old.Shards[0])].known
 }
 
-// places returns the indices of the named shards.
+// places returns the indices of the shards with the given names.
 func (p *planner) places(names []string) []int {
 	out := make([]int, 0, len(names))
 	for _, name := range names {
@@ -125,14 +127,14 @@ func urgency(r Reason) int {
 	return slices.Index([]Reason{ForRepair, ForDomain, ForDrain, ForPlacement, ForBalance}, r)
 }
 
-// moveBudget counts the moves in progress, in total and per shard, against their limits.
+// moveBudget counts the moves in progress, both in total and for each shard, so that they stay within their limits.
 type moveBudget struct {
 	all, allMax int
 	shard       []int
 	shardMax    int
 }
 
-// underWay returns a budget from which the moves in progress have been deducted.
+// underWay returns a budget from which the moves in progress have already been deducted.
 func (p *planner) underWay() *moveBudget {
 	limit := func(n, byDefault int) int {
 		switch {

@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// SnapshotConfig configures the member's snapshots. A snapshot is a file that etcdutl can restore. It holds the
-// database and its SHA-256.
+// SnapshotConfig configures the snapshots that a member takes of its data. A snapshot is a file that contains the
+// database and its SHA-256, and that etcdutl can restore.
 type SnapshotConfig struct {
-	Dir   string        // if empty, no snapshots are taken
-	Every time.Duration // 0 means 30 min
+	Dir   string        // folder for the snapshots; if it is empty, none are taken
+	Every time.Duration // interval between snapshots; 0 means 30 min
 	Keep  int           // number of snapshots to keep; 0 means 5
 }
 
 const (
 	snapshotSuffix = ".snapshot"
 	snapshotTime   = "20060102T150405Z"
-	defragFirst    = time.Minute // delay after the start, and between members
+	defragFirst    = time.Minute // delay before the first defragmentation, in addition to the member's offset
 )
 
-// careStatus describes the last maintenance. An error is empty if the last attempt succeeded.
+// careStatus describes the most recent maintenance work. An error in it is empty if the last attempt succeeded.
 type careStatus struct {
 	LastSnapshot      SnapshotStatus `json:"lastSnapshot,omitzero"`
 	LastSnapshotError string         `json:"lastSnapshotError,omitempty"`
@@ -36,7 +36,7 @@ type careStatus struct {
 	LastDefragError   string         `json:"lastDefragError,omitempty"`
 }
 
-// SnapshotStatus is the newest snapshot that this process has taken. Time is zero if there is none.
+// SnapshotStatus describes the newest snapshot that this process has taken. Time is zero if there is none.
 type SnapshotStatus struct {
 	File  string    `json:"file"`
 	Time  time.Time `json:"time"`
@@ -82,13 +82,15 @@ func (m *Member) Status() Status {
 	return st
 }
 
-// offset returns the delay of this member's periodic work, so that no two members do the work at the same moment.
+// offset returns the delay by which this member shifts its periodic work, so that no two members do that work at the
+// same moment.
 func (m *Member) offset(every time.Duration) time.Duration {
 	members := m.cfg.members()
 	return every * time.Duration(slices.Index(members, m.cfg.Name)) / time.Duration(len(members))
 }
 
-// each calls do, first after the delay first, and then at the interval every, until ctx is done.
+// each calls do repeatedly until ctx is done. The first call follows after the delay first, and the others at the
+// interval every.
 func each(ctx context.Context, first, every time.Duration, do func()) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -122,7 +124,7 @@ func (m *Member) takeSnapshots(ctx context.Context) {
 	})
 }
 
-// joined waits until the member serves. It returns false if ctx is done first.
+// joined waits until the member serves requests. It returns false if ctx is done before that.
 func (m *Member) joined(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -132,8 +134,8 @@ func (m *Member) joined(ctx context.Context) bool {
 	}
 }
 
-// Snapshot writes this member's data into the snapshot folder, and removes the oldest snapshots beyond the configured
-// number.
+// Snapshot writes a snapshot of this member's data into the snapshot folder. It then removes the oldest snapshots, so
+// that the configured number remains.
 func (m *Member) Snapshot() (SnapshotStatus, error) {
 	dir := m.cfg.Snapshots.Dir
 	if dir == "" {
@@ -161,7 +163,8 @@ func (m *Member) Snapshot() (SnapshotStatus, error) {
 	return out, m.pruneSnapshots()
 }
 
-// pruneSnapshots removes this member's oldest snapshots. The names of snapshots sort by time.
+// pruneSnapshots removes this member's oldest snapshots. It can rely on the order of the file names, which is the
+// order of the snapshots' times.
 func (m *Member) pruneSnapshots() error {
 	dir := m.cfg.Snapshots.Dir
 	entries, err := os.ReadDir(dir)
@@ -187,8 +190,9 @@ func (m *Member) pruneSnapshots() error {
 	return nil
 }
 
-// defragment returns the database's unused space to the file system. The member does not respond while defragment runs,
-// so each member has its own time slot. If the cluster has no quorum, the member waits for its next slot.
+// defragment returns unused space in the database to the file system. While it runs, the member does not respond, so
+// each member has its own time slot. If the cluster has no quorum, the member skips this slot and waits for the next
+// one.
 func (m *Member) defragment(ctx context.Context) {
 	every := m.cfg.DefragEvery
 	if every == 0 || !m.joined(ctx) {

@@ -22,15 +22,15 @@ import (
 // ClientConfig describes how to reach etcd.
 type ClientConfig struct {
 	Endpoints []string // host:port
-	// CAFile holds the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities are
-	// used. CertFile and KeyFile are this process's certificate and key. Set either both or neither. If any of the
-	// three files is set, TLS is used. The files are read again for each connection, so that certificates can be
+	// CAFile contains the authorities that sign etcd's certificates. If CAFile is empty, the system's authorities are
+	// used. CertFile and KeyFile contain this process's own certificate and key. Set both of them or neither. If any of
+	// the three files is set, TLS is used. The files are read again for each connection, so that certificates can be
 	// rotated while the process runs.
 	CAFile, CertFile, KeyFile string
-	// Credentials, if not nil, replaces these files.
+	// Credentials, if not nil, is used instead of these files.
 	Credentials credentials.TransportCredentials
-	// Username and PasswordFile are for an etcd with authentication. Set either both or neither. The password is read
-	// once.
+	// Username and PasswordFile are needed for an etcd with authentication. Set both of them or neither. The password
+	// file is read only once.
 	Username, PasswordFile string
 }
 
@@ -65,7 +65,8 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("connect to etcd: %w", err)
 		}
-		// The client library uses this TLS configuration only to choose the scheme. The connections use the credentials.
+		// The client library looks at this TLS configuration only to choose the URL scheme. The connections use the
+		// credentials.
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(files))
 	}
@@ -97,7 +98,7 @@ func (cfg *ClientConfig) UsesFiles() bool {
 	return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != ""
 }
 
-// tls reads the certificate files, and returns the TLS configuration.
+// tls reads the certificate files and returns a TLS configuration that uses them.
 func (cfg *ClientConfig) tls() (*tls.Config, error) {
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
 		return nil, errors.New("give a certificate file and a key file, or neither")

@@ -15,7 +15,8 @@ import (
 // peerTimeout bounds the query to one member.
 const peerTimeout = 2 * time.Second
 
-// Peer is one member of a cluster. It combines the cluster's record of the member with the member's own status.
+// Peer is one member of a cluster. It combines the cluster's record of the member with the status that the member
+// itself reports.
 type Peer struct {
 	ID         uint64
 	Name       string // empty if the member was added and has not started yet
@@ -24,8 +25,8 @@ type Peer struct {
 	Learner    bool // the member copies the log, but has no vote
 
 	Answers  bool
-	Trouble  string // why the member is not healthy, or empty if it is healthy
-	LeaderID uint64 // id of the leader that the member follows, or its own id if it leads; 0 if it knows no leader
+	Trouble  string // why the member is not healthy; empty if it is healthy
+	LeaderID uint64 // id of the leader that the member follows; its own id if it leads; 0 if it knows no leader
 	Index    uint64 // index of the last committed entry that the member has
 	DBBytes  int64
 	Version  string
@@ -45,7 +46,7 @@ func (p *Peer) Label() string {
 	return strings.Join(p.PeerURLs, ",")
 }
 
-// View describes a cluster as seen by a quorum of its members.
+// View describes a cluster from the perspective of a quorum of its members.
 type View struct {
 	ClusterID uint64
 	Peers     []Peer // sorted by name
@@ -91,10 +92,10 @@ func (v *View) MayRemove(id uint64) error {
 	return nil
 }
 
-// Look requests the member list from a quorum, and then requests each member's status. It returns an error if no quorum
-// has responded.
+// Look reads the member list from a quorum, and then requests the status of each member. It returns an error if no
+// quorum responds.
 func Look(ctx context.Context, client *clientv3.Client) (*View, error) {
-	return look(ctx, client) // this request goes through the leader
+	return look(ctx, client) // this request goes through the leader, so it fails without a quorum
 }
 
 // LookWithoutQuorum is like Look, but accepts any member's list, which may be outdated.
@@ -121,7 +122,7 @@ func look(ctx context.Context, client *clientv3.Client, options ...clientv3.OpOp
 	return view, nil
 }
 
-// ask queries the member itself for its status.
+// ask requests the status of the member from the member itself.
 func (p *Peer) ask(ctx context.Context, client *clientv3.Client, cluster uint64) {
 	if p.Name == "" || len(p.ClientURLs) == 0 {
 		p.Trouble = "was added, and has not started yet"
@@ -156,7 +157,7 @@ func (p *Peer) ask(ctx context.Context, client *clientv3.Client, cluster uint64)
 	}
 }
 
-// plainWords returns an error's message without gRPC's prefix.
+// plainWords returns an error's message without the prefix that gRPC adds.
 func plainWords(err error) string {
 	words := strings.TrimPrefix(err.Error(), "rpc error: code = ")
 	if _, after, found := strings.Cut(words, "desc = "); found {

@@ -36,7 +36,7 @@ func (e *underTest) leased(id clientv3.LeaseID) string {
 	for _, key := range left.Keys {
 		names = append(names, strings.TrimPrefix(string(key), e.prefix))
 	}
-	slices.Sort(names) // etcd returns the keys in arbitrary order
+	slices.Sort(names) // sorting is needed because etcd returns the keys in arbitrary order
 	return strings.Join(names, " ")
 }
 
@@ -144,7 +144,7 @@ var rowsOfLeases = []row{
 		e.put("renewed", "1", clientv3.WithLease(renewed))
 		e.put("left", "1", clientv3.WithLease(left))
 		watched := e.client.Watch(e.ctx, e.prefix+"left")
-		for range 2 { // the first response belongs to the first renewal, which is sent immediately
+		for range 2 { // the client sends the first renewal immediately, so the first response belongs to it
 			if _, open := <-renewals; !open {
 				e.Fatal("it is renewed no more")
 			}
@@ -154,7 +154,7 @@ var rowsOfLeases = []row{
 		if _, err := e.client.Revoke(e.ctx, renewed); err != nil {
 			e.Fatal(err)
 		}
-		for range renewals { // the client closes the channel when it finds that the lease no longer exists
+		for range renewals { // the client closes the channel when it finds out that the lease no longer exists
 		}
 	}},
 }
@@ -199,7 +199,8 @@ var rowsOfElections = []row{
 			e.Fatal(err)
 		}
 		lead(2)
-		<-sessions[1].Done() // at the next renewal, after a third of the lease's time
+		// The client notices this at the next renewal, which it sends after a third of the lease's time.
+		<-sessions[1].Done()
 		is(e, "that the one before leads", e.holds(clientv3.Compare(clientv3.CreateRevision(elections[1].Key()), "=",
 			elections[1].Rev())), false)
 		must.OK(e, sessions[2].Close())

@@ -19,16 +19,16 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// This table lists the etcd behaviour on which Sheaf depends. Each row runs on a real etcd, and on the in-memory etcd
-// that tests use in its place, so that a difference between the two is found. If a test finds another difference, a row
-// is added.
+// The tests in this table check the etcd behaviour on which Sheaf depends. Each row runs both on a real etcd and on
+// the in-memory etcd that other tests use, so that any difference between the two is found. If another test reveals a
+// difference, a row is added here.
 
-// row is one behaviour of etcd, with the code that checks it.
+// row describes one behaviour of etcd, together with the code that checks it.
 type row struct {
 	name string
 	run  func(e *underTest)
-	// waits means that with a real etcd the row waits in real time, in parallel with other rows. Such a row reads no
-	// revision that another row may compact, and does not expect its writes to be the only ones.
+	// waits means that, on a real etcd, the row waits in real time and therefore runs in parallel with other rows. Such
+	// a row must not read a revision that another row may compact, and must not expect that nobody else writes.
 	waits bool
 }
 
@@ -40,12 +40,12 @@ type underTest struct {
 	*testing.T
 	ctx     context.Context
 	client  *clientv3.Client
-	connect func() *clientv3.Client // creates another client
-	prefix  string                  // common prefix of the row's keys
+	connect func() *clientv3.Client // creates another client of the etcd
+	prefix  string                  // prefix that all keys of this row share
 	server  server
 }
 
-// server has the operations that a row can perform on an etcd from outside.
+// server performs operations on an etcd from the outside, such as an outage or the restore of a backup.
 type server interface {
 	Away()
 	Back()
@@ -130,7 +130,7 @@ func (e *underTest) remove(name string, options ...clientv3.OpOption) *clientv3.
 	return answer
 }
 
-// txn commits a transaction without conditions.
+// txn commits a transaction that has no conditions.
 func (e *underTest) txn(ops ...clientv3.Op) *clientv3.TxnResponse {
 	e.Helper()
 	answer, err := e.client.Txn(e.ctx).Then(ops...).Commit()
@@ -164,7 +164,7 @@ func is[T comparable](e *underTest, what string, got, want T) {
 	}
 }
 
-// found lists the names and values in a response, as "name=value name=value".
+// found lists the names and values of the keys in a response, as "name=value name=value".
 func (e *underTest) found(answer *clientv3.GetResponse) string {
 	var words []string
 	for _, kv := range answer.Kvs {

@@ -28,8 +28,8 @@ var rowsOfTransactions = []row{
 		a, none := e.prefix+"a", e.prefix+"none"
 		for _, c := range []struct {
 			what  string
-			there clientv3.Cmp // a condition on an existing key
-			value any          // the value to compare with
+			there clientv3.Cmp // condition on a key that exists
+			value any          // value that the condition compares with
 			less  any
 			more  any
 		}{
@@ -39,7 +39,8 @@ var rowsOfTransactions = []row{
 			{"mod", clientv3.ModRevision(a), first + 1, first, first + 2},
 			{"lease", clientv3.LeaseValue(a), granted.ID, granted.ID - 1, granted.ID + 1},
 		} {
-			for result, with := range map[string][3]bool{ // expected results for the value itself, a lower one and a higher one
+			// Each array says whether the condition is true for the current value, for a lower one and for a higher one.
+			for result, with := range map[string][3]bool{
 				"=": {true, false, false}, "!=": {false, true, true}, ">": {false, true, false}, "<": {false, false, true},
 			} {
 				for i, v := range []any{c.value, c.less, c.more} {
@@ -150,7 +151,7 @@ var rowsOfTransactions = []row{
 			_, err := e.client.Txn(e.ctx).Then(e.opPut("a", "2"), c.op).Commit()
 			e.isError(what, err, c.want)
 		}
-		// The second operation does not run.
+		// The nested transaction has no conditions, so its else branch, with the invalid lease, does not run.
 		e.txn(e.opPut("a", "3"), clientv3.OpTxn(nil, nil, []clientv3.Op{e.opPut("b", "", clientv3.WithLease(77))}))
 		is(e, "the key", e.found(e.get("", clientv3.WithPrefix())), "a=3")
 		is(e, "the revision", e.revision(), before+1)

@@ -19,7 +19,7 @@ func (e *underTest) watch(name string, options ...clientv3.OpOption) clientv3.Wa
 	return watched
 }
 
-// events lists events, as "+name=value@1 -name@2". The numbers are revisions relative to from.
+// events lists events in the form "+name=value@1 -name@2". The numbers are revisions relative to the revision from.
 func (e *underTest) events(events []*clientv3.Event, from int64) string {
 	var words []string
 	for _, event := range events {
@@ -36,8 +36,8 @@ func (e *underTest) events(events []*clientv3.Event, from int64) string {
 	return strings.Join(words, " ")
 }
 
-// take receives n events, from any number of responses, and lists them. All events of one revision arrive in one
-// response.
+// take receives n events from the watch and lists them. The events may be spread over several responses, but all
+// events of one revision arrive in the same response.
 func (e *underTest) take(watched clientv3.WatchChan, n int, from int64) string {
 	e.Helper()
 	var all []*clientv3.Event

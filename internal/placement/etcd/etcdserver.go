@@ -1,6 +1,7 @@
-// Package etcd runs an etcd server inside the process. The server is a single member for `sheaf dev` (StartEmbedded)
-// and for sheaftest (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). The package also creates
-// the etcd clients of all processes. Writes are synced as in any other etcd, except with StartUnsynced.
+// Package etcd runs an etcd server inside the process. The server is the only member of a cluster for `sheaf dev`
+// (StartEmbedded) and for sheaftest (StartUnsynced), or one of several members for `sheaf etcd` (StartMember). The
+// package also creates the etcd clients of all processes. As in any other etcd, writes are synced to disk, except by
+// a server from StartUnsynced.
 package etcd
 
 import (
@@ -36,13 +37,14 @@ type Server struct {
 	closeOnce sync.Once
 }
 
-// StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. This etcd does not
-// listen on any address, because otherwise other users of the machine could read and write the placement, the grants
-// and the signing key. Only this process can reach it, through Client. The cluster always has one member.
+// StartEmbedded starts etcd on a folder, and returns when etcd serves requests. It creates the folder if needed. This
+// etcd does not listen on any address, because otherwise other users of the machine could read and write the
+// placement, the grants and the signing key. Only this process can reach it, by means of Client. The cluster always
+// has exactly one member.
 func StartEmbedded(dir string) (*Server, error) { return startEmbedded(dir, false) }
 
-// StartUnsynced is like StartEmbedded, but syncs nothing. It is for tests, which should not wait for a busy disk.
-// Writes survive the end of the process, but not a failure of the machine.
+// StartUnsynced is like StartEmbedded, but never syncs to disk. It is meant for tests, which should not have to wait
+// for a busy disk. Writes survive the end of the process, but not a crash of the machine.
 func StartUnsynced(dir string) (*Server, error) { return startEmbedded(dir, true) }
 
 func startEmbedded(dir string, unsynced bool) (*Server, error) {
@@ -74,7 +76,7 @@ func startEmbedded(dir string, unsynced bool) (*Server, error) {
 	return s, nil
 }
 
-// start starts etcd, and turns a panic into an error, because etcd panics if it cannot create its files.
+// start starts etcd. etcd panics if it cannot create its files, and start turns that panic into an error.
 func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -90,7 +92,8 @@ func config(dir string) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Clean(dir)
 	cfg.Name = "sheaf"
-	// An etcd inside another process has no log of its own. Its failure, for example of its disk, ends that process.
+	// The messages of an embedded etcd are discarded, except for the last one. It must be logged, because a failure of
+	// etcd, for example of its disk, ends the whole process.
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&zapCore{logger: slog.New(slog.DiscardHandler),
 		last: func(entry zapcore.Entry, fields map[string]any) {
 			slog.Error("the etcd in this process ends the process: see that its folder can be written, that its disk is well "+
@@ -98,12 +101,13 @@ func config(dir string) *embed.Config {
 				"error", fields["error"])
 		}}))
 	cfg.ListenPeerUrls = nil
-	// The cluster has one member, so this URL is never dialled. etcd only requires that it has a host and port.
+	// The cluster has only one member, so nobody ever connects to this URL. It is set because etcd requires a URL with a
+	// host and a port.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 	cfg.AdvertisePeerUrls = []url.URL{peer}
 	cfg.InitialCluster = cfg.Name + "=" + peer.String()
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = nil, nil
-	// A single member waits for no other one, so short ticks only shorten its election at the start.
+	// A single member has nobody to wait for, so short ticks have no effect other than a faster election at the start.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = "5m"
@@ -120,10 +124,10 @@ const progressEvery = time.Minute
 // Client returns a client inside the process. The caller closes it before the server.
 func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) }
 
-// Err returns a channel that receives the error if the server fails without a call of Close.
+// Err returns a channel that receives an error if the server fails before Close is called.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
-// Close stops the server. Calls in progress are aborted, and clients see UNAVAILABLE.
+// Close stops the server. Calls in progress are aborted, and their clients see UNAVAILABLE.
 func (s *Server) Close() {
 	s.closeOnce.Do(func() {
 		close(s.closing)
@@ -132,7 +136,7 @@ func (s *Server) Close() {
 }
 
 // endStreams ends watches and keepalives when the server closes. Otherwise the server would wait five seconds for
-// clients that do not disconnect. The handler itself returns as soon as its stream has ended.
+// clients that do not disconnect by themselves. The handler itself returns as soon as its stream has ended.
 func (s *Server) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	done := make(chan error, 1)

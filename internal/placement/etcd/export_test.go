@@ -1,4 +1,4 @@
 package etcd
 
-// MarkBehind stores, in a member's folder, the message that etcd logs before it gives up.
+// MarkBehind stores the message that etcd logs before it gives up in the member's folder.
 func MarkBehind(c *MemberConfig, words string) error { return c.markBehind(words) }

@@ -20,21 +20,22 @@ import (
 
 const (
 	memberFolder = "member"    // etcd's own data folder, inside the member's folder
-	asidePrefix  = "replaced-" // name prefix of a data folder that was set aside
-	// behindName is a file in memberFolder. It exists if etcd has found that the folder lacks required entries.
+	asidePrefix  = "replaced-" // prefix of the names of data folders that were set aside
+	// behindName is the name of a file in memberFolder. The file exists if etcd has found out that the folder lacks
+	// entries that it should have.
 	behindName = "sheaf-behind.json"
 )
 
-// folder describes the data in a member's folder.
+// folder describes the data that a member's folder contains.
 type folder struct {
 	Empty     bool
-	MemberID  uint64 // 0 if the data do not contain the id
+	MemberID  uint64 // 0 if the data does not contain the id
 	ClusterID uint64
-	Behind    bool // whether the folder lacks entries that the cluster relies on
+	Behind    bool // whether the folder lacks entries that this member has acknowledged
 }
 
-// readFolder describes the folder's content. If the data cannot be read, there is no member id, and etcd itself reports
-// the problem.
+// readFolder describes the content of the folder. If the data cannot be read, the result has no member id, and etcd
+// itself reports the problem later.
 func (c *MemberConfig) readFolder() folder {
 	if !c.hasData() {
 		return folder{Empty: true}
@@ -78,13 +79,13 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 	}
 }
 
-// asideFreeBytes is the free space that must remain when old data are set aside, because etcd writes a database, and
-// its log in files of 64 MiB.
+// asideFreeBytes is the amount of free space that must remain when old data is set aside. etcd needs it for a new
+// database, and for its log, which it writes in files of 64 MiB.
 const asideFreeBytes = 512 << 20
 
-// setAside renames the data, which belong to a member that is no longer in the cluster. A single rename moves all data,
-// so that after a crash the folder has either all of them or none. If the disk is too small, setAside removes the data
-// instead, because the quorum has all committed data.
+// setAside renames the data of a member that is no longer in the cluster. It does so with a single rename, so that
+// after a crash the folder contains either all of the data or none of it. If the disk is too small to keep the data,
+// setAside deletes it instead. Nothing is lost, because a quorum of the other members has all committed data.
 func (c *MemberConfig) setAside(f folder) error {
 	name := fmt.Sprintf("%s%x-%s", asidePrefix, f.MemberID, time.Now().UTC().Format(snapshotTime))
 	err := c.removeAside() // removes data that an earlier replacement has set aside
@@ -107,8 +108,8 @@ func (c *MemberConfig) setAside(f folder) error {
 	return nil
 }
 
-// removeAside removes the data that were set aside. The caller calls it once this member votes, because a quorum then
-// has all committed data.
+// removeAside deletes the data that was set aside. The caller calls it once this member votes, because all committed
+// data is then on a quorum again.
 func (c *MemberConfig) removeAside() error {
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {
@@ -129,7 +130,8 @@ type behind struct {
 	Words string    `json:"words"` // etcd's message
 }
 
-// markBehind stores etcd's message about the folder, just before etcd gives up.
+// markBehind stores the message in which etcd says that the folder lacks entries. It is called just before etcd gives
+// up.
 func (c *MemberConfig) markBehind(words string) error {
 	return writeSynced(filepath.Join(c.Dir, memberFolder), behindName, behind{Time: time.Now().UTC(), Words: words})
 }

@@ -13,13 +13,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// A member must be the only owner of its disk, as a shard must. The member checks the folder before it writes. Foreign
-// files must remain unchanged, and the error must name them. The test uses real files, because etcd cannot write to any
-// other file system.
+// A member must be the only user of its disk, as a shard must. Before the member writes anything, it checks the
+// folder. Files that belong to somebody else must remain unchanged, and the error must name them. The test uses real
+// files, because etcd cannot write to any other kind of file system.
 func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	for name, row := range map[string]struct {
-		there []string // files, and folders with a slash at the end
-		named string   // the name in the error, or empty if the disk is accepted
+		there []string // existing files, and folders, whose names end with a slash
+		named string   // the name that the error must contain; empty if the disk is accepted
 	}{
 		"a blank disk":               {there: nil},
 		"a new ext4":                 {there: []string{"lost+found/"}},
@@ -68,8 +68,8 @@ func TestAMemberRefusesADiskThatHoldsSomethingElse(t *testing.T) {
 	}
 }
 
-// TestAnOddOwnerFileIsNamed checks that a member does not start if the owner file does not name the owner of the
-// folder. The error must name the file, and the folder must remain unchanged.
+// TestAnOddOwnerFileIsNamed checks that a member does not start if its folder has an owner file from which the owner
+// cannot be determined. The error must name that file, and the folder must remain unchanged.
 func TestAnOddOwnerFileIsNamed(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty": "", "null": "null", "a list": "[1]", "an empty object": "{}", "zeros": strings.Repeat("\x00", 4096),
@@ -99,8 +99,8 @@ func TestAnOddOwnerFileIsNamed(t *testing.T) {
 	}
 }
 
-// Files added later next to a member's data must not prevent the member from restarting, because the cluster may need
-// it for the quorum.
+// A member that has data must be able to restart even if somebody has added other files next to the data, because the
+// cluster may need the member for its quorum.
 func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	cfg := memberConfig(t, "a")
 	cfg.Mount = filepath.Dir(cfg.Dir)
@@ -117,7 +117,7 @@ func TestAMemberWithDataStartsBesideOtherFiles(t *testing.T) {
 	}
 }
 
-// tree lists everything below a folder.
+// tree lists all files and folders below a folder.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var paths []string

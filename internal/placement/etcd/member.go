@@ -31,65 +31,67 @@ import (
 type MemberConfig struct {
 	Name string
 	Dir  string
-	// Mount is the root of a file system that holds Dir and belongs only to this member. It is empty if there is no
-	// such file system. A member without data does not start if Mount holds anything other than Dir, the snapshot
+	// Mount is the root of a file system that contains Dir and that only this member uses. It is empty if there is no
+	// such file system. A member without data does not start if Mount contains anything other than Dir, the snapshot
 	// folder and lost+found.
 	Mount string
 
 	ListenClient, ListenPeer       string // host:port
-	AdvertiseClient, AdvertisePeer string // host:port; if empty, the listen address
+	AdvertiseClient, AdvertisePeer string // host:port; an empty string means the listen address
 
-	// Cluster maps the names of the members to peer addresses, host:port. If it is empty, this member is the only one.
+	// Cluster maps the names of the members to their peer addresses (host:port). If it is empty, the cluster has only
+	// this member.
 	Cluster map[string]string
-	// Existing means that the cluster already exists. If this member's folder is empty, the member then joins the others,
-	// or fails. It never forms a new cluster.
+	// Existing means that the cluster was formed earlier. If this member's folder is empty, the member then either joins
+	// the others or fails, but never forms a new cluster.
 	Existing bool
 	Token    string // distinguishes clusters; if empty, "sheaf"
 
 	ClientTLS, PeerTLS TLSFiles
 
-	// Certs, if not nil, holds the certificates of this member and replaces ClientTLS and PeerTLS. Clients must belong
-	// to the store. Client connections use the current content of Certs. Peer connections use the content and the mode
-	// that Certs had at the start. All members share one certificate, which has the hosts of all members.
+	// Certs, if not nil, holds the certificates of this member, and replaces ClientTLS and PeerTLS. Only clients that
+	// belong to the store are then accepted. Client connections use the current content of Certs. Peer connections use
+	// the content and the mode that Certs had when the member started. All members share one certificate, which contains
+	// the hosts of all members.
 	Certs *certs.Source
-	// ListenPeerTLS and AdvertisePeerTLS are the addresses, host:port, for peers that use TLS. They are used only
-	// with Certs. All members use the same port for TLS.
+	// ListenPeerTLS and AdvertisePeerTLS are the addresses (host:port) for peers that use TLS. They have an effect only
+	// if Certs is set. All members use the same port for TLS.
 	ListenPeerTLS, AdvertisePeerTLS string
 
-	// CompactionMode is "periodic" (CompactionRetention is then a duration) or "revision" (CompactionRetention is then
-	// a number of revisions). The default is "periodic" with 5m.
+	// CompactionMode is "periodic", in which case CompactionRetention is a duration, or "revision", in which case
+	// CompactionRetention is a number of revisions. The default is "periodic" with 5m.
 	CompactionMode, CompactionRetention string
 	QuotaBytes                          int64 // 0 means 2 GiB
 
 	Snapshots   SnapshotConfig
 	DefragEvery time.Duration // 0 means never
 
-	// Rejoin lets a member whose data are lost join the others as a new member. Rejoin applies if the folder is empty
-	// or lacks entries that the cluster relies on, provided that a quorum of the others responds, and all of them are
-	// healthy. The folder's data are set aside, and removed once the member votes again. If Rejoin is false, such a
-	// member does not start.
+	// Rejoin lets a member that has lost its data join the others as a new member. It takes effect if the folder is
+	// empty, or if it lacks entries that this member has acknowledged. A quorum of the other members must respond, and
+	// all of them must be healthy. The old data in the folder is set aside, and is deleted once the member votes again.
+	// If Rejoin is false, such a member does not start.
 	Rejoin bool
-	// JoinTimeout limits how long this member waits for the others before etcd starts, if the folder is not sufficient
-	// without them. With 0, this member asks the others only once.
+	// JoinTimeout limits how long this member waits for the others before etcd starts. The member waits only if it
+	// cannot start with the content of its folder alone. If JoinTimeout is 0, it queries the others only once.
 	JoinTimeout time.Duration
-	// Fatal is called if etcd cannot continue with this folder. It must not return. If Fatal is nil, etcd panics. The
-	// reason is stored for the next start.
+	// Fatal is called if etcd cannot continue with this folder. Fatal must not return. If Fatal is nil, etcd panics
+	// instead. In both cases, the reason is stored for the next start.
 	Fatal func(error)
 
-	// StartTimeout limits how long a starting member waits for the cluster. With 0 there is no limit. A member that
-	// waits is alive but not ready.
+	// StartTimeout limits how long a starting member waits for the cluster. If it is 0, there is no limit. While the
+	// member waits, it counts as alive but not as ready.
 	StartTimeout time.Duration
-	Logger       *slog.Logger // messages are discarded if nil
+	Logger       *slog.Logger // if it is nil, messages are discarded
 	Version      string
 
-	started *certs.Report // state of Certs when the member was configured; nil without Certs
-	// others holds the other members in etcd's syntax for the initial cluster, if this member joins them. If others is
-	// empty, the initial cluster is Cluster.
+	started *certs.Report // report of Certs from the time when the member was configured; nil without Certs
+	// others lists the other members in the syntax of etcd's initial cluster, if this member joins them. If others is
+	// empty, Cluster is the initial cluster.
 	others string
 }
 
-// TLSFiles are the certificate files for one kind of etcd's connections (with clients or with peers). They are read
-// again for each connection.
+// TLSFiles names the certificate files for one kind of etcd connections: either those with clients or those with
+// peers. The files are read again for each connection.
 type TLSFiles struct{ Cert, Key, CA string }
 
 func (f TLSFiles) used() bool { return f.Cert != "" || f.Key != "" || f.CA != "" }
@@ -124,14 +126,14 @@ func (f TLSFiles) url(address string) url.URL {
 	return url.URL{Scheme: scheme, Host: address}
 }
 
-// StartMember returns one of these errors if a retry cannot help until the other members change.
+// StartMember returns one of these errors if it is useless to try again until the other members have changed.
 var (
 	// ErrOtherCluster means that the folder belongs to another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")
-	// ErrForeign means that the disk or the folder holds something that does not belong to this member. Nothing was
-	// written.
+	// ErrForeign means that the disk or the folder contains something that does not belong to this member. In that case
+	// nothing was written.
 	ErrForeign = errors.New("the disk is not empty and holds no data of this member")
-	// ErrNotTheMember means that, according to the cluster, the folder lacks data that this member had.
+	// ErrNotTheMember means that, according to the cluster, this member once had data that the folder lacks.
 	ErrNotTheMember = errors.New("the folder is not that of the member that the cluster knows")
 	// ErrEmptyExisting means that the folder is empty, and that no quorum of the existing cluster responds.
 	ErrEmptyExisting = errors.New("the folder is empty, and the cluster was formed before")
@@ -144,18 +146,19 @@ type Member struct {
 	etcd   *embed.Etcd
 	server *Server
 	http   hiddenHTTP
-	client *clientv3.Client // connects inside the process
+	client *clientv3.Client // client that connects inside the process
 
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
-	failed chan error // has capacity one, and receives the reason why the member has stopped by itself
+	// failed has room for one error. It receives the reason if the member stops without a call of Close.
+	failed chan error
 
 	mu   sync.Mutex // guards care
 	care careStatus
 }
 
-// StartMember starts a member. It returns when the member serves. If the cluster has no quorum yet, it returns when the
-// member listens. Use Ready to find out whether the member serves.
+// StartMember starts a member, and returns when the member serves requests. If the cluster has no quorum yet,
+// StartMember returns as soon as the member listens. Ready tells whether the member serves requests.
 func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, fmt.Errorf("etcd member %s: %w", cfg.Name, err)
@@ -237,7 +240,7 @@ func (c *MemberConfig) setDefaults() error {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
 		}
 	}
-	// Errors in these addresses are reported before the member takes the folder. etcd itself would report them later.
+	// An invalid address is reported here, before the member takes the folder. etcd itself would report it only later.
 	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} {
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" &&
 			net.ParseIP(host) == nil {
@@ -286,8 +289,9 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// everywhere replaces an empty host with the IP address for all addresses, which etcd requires. For other programs, an
-// empty host means all addresses.
+// everywhere makes an address without a host, such as ":2380", acceptable to etcd. Other programs listen on all
+// addresses in that case, but etcd requires an explicit IP address. Therefore everywhere adds 0.0.0.0, which stands
+// for all addresses.
 func everywhere(address string) string {
 	if strings.HasPrefix(address, ":") {
 		return "0.0.0.0" + address
@@ -320,7 +324,7 @@ func (c *MemberConfig) embed() *embed.Config {
 	ec.WatchProgressNotifyInterval = progressEvery
 	ec.QuotaBackendBytes = c.QuotaBytes
 	if len(c.Cluster) == 1 {
-		// A single member waits for no other one, so short ticks only shorten its election at the start.
+		// A single member has nobody to wait for, so short ticks have no effect other than a faster election at the start.
 		ec.TickMs, ec.ElectionMs = 10, 100
 	}
 	return ec
@@ -328,7 +332,7 @@ func (c *MemberConfig) embed() *embed.Config {
 
 func (c *MemberConfig) members() []string { return slices.Sorted(maps.Keys(c.Cluster)) }
 
-// Ready returns nil if the member serves, that is, if a read through the leader succeeds.
+// Ready returns nil if the member serves requests, which it proves by a successful read through the leader.
 func (m *Member) Ready(ctx context.Context) error {
 	select {
 	case <-m.etcd.Server.ReadyNotify():
@@ -347,19 +351,19 @@ func (m *Member) Ready(ctx context.Context) error {
 // Endpoint returns the client address on which the member listens.
 func (m *Member) Endpoint() string {
 	for _, l := range m.etcd.Clients {
-		if l.Addr().Network() == "tcp" { // the other listener is the socket of hideHTTP
+		if l.Addr().Network() == "tcp" { // the other listener is the Unix socket that hideHTTP creates
 			return l.Addr().String()
 		}
 	}
 	return ""
 }
 
-// errRemoved is the error of a member that the others have removed. It is needed because etcd itself stops without an
-// error in this case.
+// errRemoved is the error of a member that was removed from the cluster by the others. It exists because etcd stops
+// without an error in that case.
 var errRemoved = errors.New(
 	"it has stopped: the others have removed this member. Started again, it joins them as a new one")
 
-// awaitEnd reacts to etcd stopping without a call of Close.
+// awaitEnd waits until etcd stops, and reports the reason if Close was not called.
 func (m *Member) awaitEnd(ctx context.Context) {
 	select {
 	case err := <-m.etcd.Err():
@@ -370,23 +374,24 @@ func (m *Member) awaitEnd(ctx context.Context) {
 	}
 }
 
-// Err returns a channel that receives an error if the member has failed, or if the other members have removed it.
+// Err returns a channel that receives an error if the member fails, or if the other members remove it.
 func (m *Member) Err() <-chan error { return m.failed }
 
-// Close stops the member cleanly, with its data on disk. Calls in progress are aborted, and clients see UNAVAILABLE.
+// Close stops the member cleanly, and leaves its data on disk. Calls in progress are aborted, and their clients see
+// UNAVAILABLE.
 func (m *Member) Close() {
 	m.cancel()
 	m.wait.Wait()
 	select {
 	case <-m.etcd.Server.ReadyNotify():
 	default:
-		m.etcd.Server.HardStop() // Close would wait for the cluster
+		m.etcd.Server.HardStop() // Close would wait for the rest of the cluster
 	}
 	m.server.Close()
 	m.http.close()
 }
 
-// panics is called just before etcd panics, with etcd's message.
+// panics handles the message that etcd logs just before it panics.
 func (c *MemberConfig) panics(words string) {
 	if !missingEntries.MatchString(words) {
 		return
@@ -402,6 +407,6 @@ func (c *MemberConfig) panics(words string) {
 	}
 }
 
-// missingEntries matches the message that etcd's Raft library logs if the folder lacks entries that this member has
-// acknowledged to the leader.
+// missingEntries matches a message of etcd's Raft library. The library logs it if the folder lacks entries whose
+// storage this member has acknowledged to the leader.
 var missingEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)

@@ -46,8 +46,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// again repeats an action until it succeeds. While a member's disk stalls, the members elect another leader, and refuse
-// calls that they would accept a moment later. Clients do not retry writes automatically.
+// again repeats an action until it succeeds. If a member's disk stalls, the members elect another leader, and in the
+// meantime they refuse calls that they would accept a moment later. etcd's clients do not retry writes by themselves.
 func again(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	ctx := testContext(t)
@@ -85,7 +85,7 @@ func TestMemberKeepsItsDataAndItsFolder(t *testing.T) {
 	put(t, dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}), "k", "v")
 	m.Close()
 
-	cfg.Existing = true // as an operator does after the first start
+	cfg.Existing = true // operators set this flag after the first start, too
 	m = startMember(t, cfg)
 	again(t, "ready", m.Ready)
 	out, err := dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}).Get(testContext(t), "k")
@@ -133,7 +133,7 @@ func TestAnEmptyMemberFormsNoNewCluster(t *testing.T) {
 	if _, err := etcd.StartMember(testContext(t), cfg); !errors.Is(err, etcd.ErrEmptyExisting) {
 		t.Errorf("with members that do not answer: error %v", err)
 	}
-	// A folder that was taken and then wiped also counts as empty.
+	// A folder that was once used and then wiped also counts as empty.
 	if names, err := os.ReadDir(cfg.Dir); err == nil {
 		for _, name := range names {
 			t.Logf("left: %s", name.Name())
@@ -179,7 +179,7 @@ func TestThreeMembersSurviveTheLossOfOne(t *testing.T) {
 	client := dial(t, etcd.ClientConfig{Endpoints: endpoints})
 	put(t, client, "k", "1")
 	members["a"].Close()
-	put(t, client, "k", "2") // two of three members are enough
+	put(t, client, "k", "2") // two of the three members are enough for a quorum
 	cfg := configs["a"]
 	cfg.Existing = true
 	m := startMember(t, cfg)
@@ -215,7 +215,7 @@ func TestMemberTakesSnapshotsAndKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// signer signs certificates that contain no names of processes.
+// signer is an authority whose certificates contain no process names.
 type signer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -292,8 +292,8 @@ func TestClientsUseTLSAndRotateTheirFiles(t *testing.T) {
 			t.Errorf("%s: etcd was read", name)
 		}
 	}
-	// The files are read for each connection, so a client whose certificate comes from another authority is accepted
-	// once that certificate has been replaced.
+	// The files are read anew for each connection. A client whose certificate comes from the wrong authority is
+	// therefore accepted as soon as that certificate has been replaced.
 	rotated := with
 	rotated.CertFile, rotated.KeyFile = stranger.sign(t, strangers, "client")
 	client := dial(t, rotated)

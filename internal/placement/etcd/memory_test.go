@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// inMemory runs a test against an in-memory etcd, in virtual time.
+// inMemory runs a test in virtual time, with an in-memory etcd.
 func inMemory(t *testing.T, run func(e *underTest, server *memetcdtest.Server)) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memetcdtest.New(t)
@@ -22,7 +22,8 @@ func inMemory(t *testing.T, run func(e *underTest, server *memetcdtest.Server)) 
 	})
 }
 
-// A watch whose stream breaks resumes with the changes that it has missed, and delivers each change once.
+// If the stream of a watch breaks, the watch resumes with the changes that it has missed, and delivers each change
+// exactly once.
 func TestBrokenWatchesGoOn(t *testing.T) {
 	inMemory(t, func(e *underTest, server *memetcdtest.Server) {
 		watched := e.watch("", clientv3.WithPrefix())
@@ -47,8 +48,9 @@ func TestBrokenWatchesGoOn(t *testing.T) {
 	})
 }
 
-// A watch that requests progress notifications and has no change for a minute receives etcd's current revision, from
-// which it resumes after a compaction. A watch that does not request them fails.
+// If a watch requests progress notifications and nothing changes for a minute, it receives etcd's current revision.
+// From that revision it can resume after a compaction. A watch that does not request these notifications fails
+// instead.
 func TestProgressOutlivesCompaction(t *testing.T) {
 	for asks, want := range map[bool]error{true: nil, false: rpctypes.ErrCompacted} {
 		inMemory(t, func(e *underTest, server *memetcdtest.Server) {
@@ -69,7 +71,7 @@ func TestProgressOutlivesCompaction(t *testing.T) {
 			server.Compact()
 			server.BreakWatches()
 			synctest.Wait()
-			time.Sleep(time.Second) // the client waits before it resumes the watch
+			time.Sleep(time.Second) // the client pauses for a while before it resumes the watch
 			e.put("a", "1")
 			change := <-watched
 			e.isError("the watch", change.Err(), want)
@@ -140,7 +142,7 @@ func TestAWipedEtcdIsAnother(t *testing.T) {
 		is(e, "another cluster", after.Header.ClusterId != before.ClusterId, true)
 		is(e, "the lease", e.leased(id), "gone")
 		e.put("a", "2")
-		for range 2 { // restores twice, because a restore must not change the backup
+		for range 2 { // the backup is restored twice, because a restore must leave it unchanged
 			server.Restore(backup)
 			is(e, "the key", e.found(e.get("a")), "a=1")
 			is(e, "the cluster", e.get("a").Header.ClusterId, before.ClusterId)

@@ -14,15 +14,15 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// ownerFileName is the name of a file next to etcd's own folder. The file names the member that owns the folder,
-// because an etcd that has data ignores its token.
+// ownerFileName is the name of a file that lies next to etcd's own folder and names the member that owns that folder.
+// It is needed because etcd no longer checks the cluster token once it has data.
 const (
 	ownerFileName    = "sheaf-etcd.json"
 	ownerFileVersion = 1
 
-	lostFoundName = "lost+found" // mkfs.ext4 creates it in every new file system
+	lostFoundName = "lost+found" // mkfs.ext4 creates this folder in every new file system
 	tempSuffix    = ".tmp"
-	namesShown    = 5 // number of names in an error
+	namesShown    = 5 // maximum number of file names in an error
 )
 
 // ownerFile is the content of the file ownerFileName.
@@ -38,13 +38,14 @@ func (c *MemberConfig) hasData() bool {
 	return err == nil && len(names) > 0
 }
 
-// refuseForeign refuses a disk that holds something that does not belong to this member. Without this check, a member
-// without data would create its folder, or join the others as a new member, next to somebody else's files.
-// refuseForeign writes nothing. A member that has data continues even if other files were added later.
+// refuseForeign returns an error if the disk contains something that does not belong to this member. Without this
+// check, a member without data would create its folder, or join the others as a new member, next to somebody else's
+// files. refuseForeign writes nothing. It accepts a member that already has data, even if other files were added
+// later.
 func (c *MemberConfig) refuseForeign() error {
 	aside, err := filepath.Glob(filepath.Join(c.Dir, asidePrefix+"*"))
 	if err != nil || len(aside) > 0 || c.hasData() {
-		return err // if there are data, takeFolder checks whom they belong to
+		return err // if there is data, takeFolder checks whom it belongs to
 	}
 	if c.Mount != "" {
 		known := []string{lostFoundName, filepath.Base(c.Dir)}
@@ -56,20 +57,20 @@ func (c *MemberConfig) refuseForeign() error {
 		}
 	}
 	if _, err = os.Lstat(filepath.Join(c.Dir, ownerFileName)); !errors.Is(err, fs.ErrNotExist) {
-		return nil // a member has taken the folder; takeFolder reads the file
+		return nil // A member has already taken the folder. takeFolder reads its owner file.
 	}
-	// A member that was interrupted while it took an empty folder leaves the temporary file.
+	// If a member was interrupted while it took an empty folder, the temporary owner file is left over.
 	if err := refuseOthers(c.Dir, []string{lostFoundName, ownerFileName + tempSuffix}); err != nil {
 		return err
 	}
 	if c.Mount != "" && c.Snapshots.Dir != "" {
-		return refuseOthers(c.Snapshots.Dir, nil) // the snapshots may be all that remains of an earlier etcd
+		return refuseOthers(c.Snapshots.Dir, nil) // the snapshots may be all that is left of an earlier etcd
 	}
 	return nil
 }
 
-// refuseOthers returns an error that lists the files in a folder other than the known names. It returns nil for a
-// missing folder.
+// refuseOthers returns an error if a folder contains files other than those in known. The error lists these files. If
+// the folder does not exist, refuseOthers returns nil.
 func refuseOthers(dir string, known []string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +89,8 @@ func refuseOthers(dir string, known []string) error {
 		"wipe the disk where nobody does, or give this member another disk", ErrForeign, dir, units.Some(others, namesShown))
 }
 
-// takeFolder rejects the folder of another cluster or member, and marks an empty folder as this member's.
+// takeFolder marks an empty folder as this member's own, and returns an error if the folder belongs to another
+// cluster or another member.
 func (c *MemberConfig) takeFolder() error {
 	if err := c.refuseForeign(); err != nil {
 		return err
@@ -133,10 +135,10 @@ func (c *MemberConfig) takeFolder() error {
 	return nil
 }
 
-// smallFileMax is the size in bytes above which a file of this package must be damaged.
+// smallFileMax is the maximum size, in bytes, of a file that this package writes. A larger file must be damaged.
 const smallFileMax = 64 << 10
 
-// readSmall reads a file that writeSynced wrote.
+// readSmall reads a file that was written by writeSynced.
 func readSmall(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -149,8 +151,8 @@ func readSmall(name string) ([]byte, error) {
 	return content, errors.Join(err, f.Close())
 }
 
-// writeSynced durably replaces a small JSON file. It writes the file under a temporary name, syncs and renames it, and
-// syncs the folder.
+// writeSynced replaces a small JSON file durably. It writes a temporary file, syncs it, renames it and then syncs the
+// folder.
 func writeSynced(dir, name string, value any) error {
 	content, err := json.Marshal(value)
 	if err != nil {
@@ -162,7 +164,8 @@ func writeSynced(dir, name string, value any) error {
 	})
 }
 
-// writeAside durably replaces a file with what write produces. If write fails, the previous file remains.
+// writeAside replaces a file durably with the content that the function write produces. If write fails, the previous
+// file is kept.
 func writeAside(dir, name string, write func(*os.File) error) (err error) {
 	temp := filepath.Join(dir, name+tempSuffix)
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)

@@ -20,7 +20,8 @@ import (
 // rejoinPause is the pause between two checks of the other members.
 const rejoinPause = time.Second
 
-// errWaits says why a member does not start now. A later start may succeed without a configuration change.
+// errWaits means that a member cannot start now, and gives the reason. A later start may succeed without any change
+// of the configuration.
 type errWaits struct {
 	why   string
 	empty bool
@@ -37,13 +38,13 @@ func (e *errWaits) Error() string {
 
 func (e *errWaits) Is(target error) bool { return e.empty && target == ErrEmptyExisting }
 
-// emptyExisting returns the error for an empty folder if there is no other member to join. The argument why is the
-// reason.
+// emptyExisting returns the error for an empty folder when there is no other member that could be joined. The
+// argument why gives the reason.
 func (c *MemberConfig) emptyExisting(why string) error { return &errWaits{why: why, empty: true} }
 
-// prepare gets the cluster ready for this member before etcd starts on the folder. Usually there is nothing to do. If
-// this member's disk was replaced, prepare makes the cluster remove the former member and add this one as a new member.
-// prepare gives up after JoinTimeout.
+// prepare gets the cluster and the folder ready before etcd starts. Usually there is nothing to do. If this member's
+// disk was replaced, prepare has the cluster remove the former member and add this one as a new member. It gives up
+// after JoinTimeout.
 func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	if len(c.Cluster) == 1 {
 		return false, nil
@@ -82,7 +83,7 @@ func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	}
 }
 
-// prepareOnce checks the folder and the cluster, decides what to do next, and takes that step.
+// prepareOnce examines the folder and the cluster, decides on the next step, and performs that step.
 func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	in := &rejoinInput{PeerURLs: c.ownURLs(), Members: len(c.Cluster), Existing: c.Existing, Folder: c.readFolder()}
 	others := c.askOthers(ctx)
@@ -105,7 +106,7 @@ func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	return step, c.take(ctx, step, in, others)
 }
 
-// take performs the step that decideRejoin chose.
+// take performs the step on which decideRejoin has decided.
 func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, others othersSaid) error {
 	if step.Step == stepSetAside {
 		return c.setAside(in.Folder)
@@ -117,7 +118,7 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }() // a failed close loses nothing
+	defer func() { _ = client.Close() }() // an error of Close does no harm, because nothing is lost
 	bounded, cancel := context.WithTimeout(ctx, 2*peerTimeout)
 	defer cancel()
 	if step.Step == stepRemove {
@@ -128,21 +129,22 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	return err
 }
 
-// othersSaid holds the other members' responses at their peer addresses. The responses of different members may differ.
+// othersSaid holds the responses that the other members gave at their peer addresses. Different members may have
+// given different responses.
 type othersSaid struct {
-	endpoints []string // client endpoints of the others
+	endpoints []string // client endpoints of the other members
 	reported  [][]othersMember
 	errs      []string
 }
 
-// othersMember is a member that another member's response lists.
+// othersMember is a member that is listed in another member's response.
 type othersMember struct {
 	ID         uint64   `json:"id"`
 	PeerURLs   []string `json:"peerURLs"`
 	ClientURLs []string `json:"clientURLs"`
 }
 
-// askOthers requests, from the other members of the initial cluster, the member list and the members' client URLs.
+// askOthers asks the other members of the initial cluster for the list of members and for the members' client URLs.
 func (c *MemberConfig) askOthers(ctx context.Context) othersSaid {
 	own := &rejoinInput{PeerURLs: c.ownURLs()}
 	var said othersSaid
@@ -201,7 +203,8 @@ func fetchMembers(ctx context.Context, round http.RoundTripper, url string) (mem
 	return members, json.NewDecoder(http.MaxBytesReader(nil, answer.Body, 1<<20)).Decode(&members)
 }
 
-// viewOf queries a quorum of the others, and records under which id each of them lists this member.
+// viewOf asks a quorum of the others for the state of the cluster. It also records the id under which each of the
+// others lists this member.
 func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoinInput) (*View, error) {
 	if len(others.endpoints) == 0 {
 		if len(others.errs) > 0 {
@@ -222,7 +225,7 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = client.Close() }() // a failed close loses nothing
+	defer func() { _ = client.Close() }() // an error of Close does no harm, because nothing is lost
 	view, err := Look(ctx, client)
 	if err != nil && len(others.errs) > 0 {
 		err = fmt.Errorf("%w; %s", err, strings.Join(others.errs, "; "))
@@ -230,8 +233,8 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 	return view, err
 }
 
-// clientOf returns the configuration of a client for the others, with the certificate that this member presents to its
-// own clients.
+// clientOf returns the configuration of a client that connects to the other members. The client uses the certificate
+// that this member also presents to its own clients.
 func (c *MemberConfig) clientOf(endpoints []string) ClientConfig {
 	if c.Certs != nil {
 		return ClientConfig{Endpoints: endpoints, Credentials: Credentials(c.Certs)}
@@ -244,8 +247,8 @@ func (m *Member) learns() bool {
 	return self != nil && self.IsLearner
 }
 
-// becomeVoter requests a vote until this member has one. The leader grants it once this member's log is close to the
-// leader's.
+// becomeVoter asks the cluster to make this member a voter, until that has happened. The leader agrees once this
+// member's log has nearly caught up with the leader's log.
 func (m *Member) becomeVoter(ctx context.Context) {
 	if !m.cfg.Rejoin || !m.joined(ctx) {
 		return

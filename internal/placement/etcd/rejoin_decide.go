@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Only the member itself knows its folder's content, and a quorum of the others knows the membership. Folder and
-// membership determine which steps a member takes before it starts. Each step is based on a new check of the folder and
-// the membership, so that a crash between two steps does no harm.
+// Only the member itself knows what its folder contains, and only a quorum of the others knows who is a member. Both
+// together determine the steps that a member takes before it starts. Before each step, the folder and the membership
+// are examined again, so that a crash between two steps does no harm.
 
 // rejoinStep is the next step of a member.
 type rejoinStep string
@@ -15,32 +15,33 @@ type rejoinStep string
 const (
 	// stepStart starts etcd on the existing folder.
 	stepStart rejoinStep = "Start"
-	// stepJoin starts etcd on the empty folder, as the member that stepAdd added.
+	// stepJoin starts etcd on the empty folder, as the new member that stepAdd has added.
 	stepJoin rejoinStep = "Join"
-	// stepRemove makes the cluster remove the member whose data are lost.
+	// stepRemove has the cluster remove the member whose data is lost.
 	stepRemove rejoinStep = "Remove"
 	// stepSetAside renames the data of a member that is no longer in the cluster.
 	stepSetAside rejoinStep = "SetAside"
-	// stepAdd makes the cluster add this member as a learner.
+	// stepAdd has the cluster add this member as a learner.
 	stepAdd rejoinStep = "Add"
-	// stepWait checks again later, because the missing condition may become true without any step of this member.
+	// stepWait waits and examines the situation again later, because the obstacle may disappear without any action by
+	// this member.
 	stepWait rejoinStep = "Wait"
-	// stepRefuse means that a person must act.
+	// stepRefuse does not start the member, because a person has to act first.
 	stepRefuse rejoinStep = "Refuse"
 )
 
-// rejoinInput is the observed state from which decideRejoin decides.
+// rejoinInput holds the observations on which decideRejoin bases its decision.
 type rejoinInput struct {
-	PeerURLs []string // URLs under which the cluster may know this member
-	Members  int      // size of the configured cluster
-	Existing bool     // the cluster was formed earlier
+	PeerURLs []string // all URLs under which the cluster may list this member
+	Members  int      // number of members in the configured cluster
+	Existing bool     // whether the cluster was formed earlier
 	Folder   folder
-	// View is the cluster as seen by a quorum of the others. It is nil if no quorum responds. In that case NoView is
-	// the reason.
+	// View is the state of the cluster according to a quorum of the other members. It is nil if no quorum responds, and
+	// NoView then gives the reason.
 	View   *View
 	NoView string
-	// Reported has one entry for each other member that responds. The entry is this member's id according to that
-	// response, or 0 if the response does not list this member. A response may be older than View.
+	// Reported has one entry for each other member that responds. The entry is the id under which that member lists this
+	// one, or 0 if it does not list this one. The responses may be older than View.
 	Reported []uint64
 }
 
@@ -49,11 +50,11 @@ type rejoin struct {
 	Step rejoinStep
 	ID   uint64 // id of the member to remove
 	Why  string
-	// alone means that no quorum of the others has responded.
+	// alone means that no quorum of the other members has responded.
 	alone bool
 }
 
-// decideRejoin returns the next step. It is a total function without I/O.
+// decideRejoin returns the next step. It does no I/O, and has an answer for every input.
 func decideRejoin(in *rejoinInput) rejoin {
 	switch {
 	case in.View == nil:
@@ -77,7 +78,8 @@ func decideRejoin(in *rejoinInput) rejoin {
 	return rejoin{Step: stepStart}
 }
 
-// alone returns the next step if no quorum of the others responds. Nothing is removed, added or renamed in that case.
+// alone returns the next step for the case that no quorum of the others responds. In that case nothing may be
+// removed, added or renamed.
 func (in *rejoinInput) alone() rejoin {
 	switch {
 	case in.Folder.Empty && in.Existing:
@@ -86,14 +88,14 @@ func (in *rejoinInput) alone() rejoin {
 		return rejoin{Step: stepWait,
 			Why: "the folder lacks entries that the cluster counts on, and no quorum of the other members answers: " + in.NoView}
 	}
-	return rejoin{Step: stepStart} // this member may be needed for the quorum
+	return rejoin{Step: stepStart} // the others may need this member for a quorum
 }
 
 func (in *rejoinInput) isMe(peerURLs []string) bool {
 	return slices.ContainsFunc(peerURLs, func(url string) bool { return slices.Contains(in.PeerURLs, url) })
 }
 
-// empty returns the next step for a folder without data if a quorum responds.
+// empty returns the next step for the case that the folder has no data and a quorum responds.
 func (in *rejoinInput) empty() rejoin {
 	me := in.View.Find(func(p *Peer) bool { return in.isMe(p.PeerURLs) })
 	switch {
@@ -110,15 +112,15 @@ func (in *rejoinInput) empty() rejoin {
 		return in.remove(me.ID,
 			"the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
 	case slices.ContainsFunc(in.Reported, func(id uint64) bool { return id != me.ID }):
-		// etcd takes this member's id from the first member that it queries. Therefore none of the others may still
-		// report an older id.
+		// At the start, etcd takes this member's id from the first member that responds. Therefore etcd must not start
+		// while any of the others still reports an older id.
 		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}
 	}
 	return rejoin{Step: stepJoin, Why: fmt.Sprintf("the cluster waits for this member as %x", me.ID)}
 }
 
-// remove decides whether to make the cluster remove the member with this id. A member must not be removed if that could
-// cost the quorum.
+// remove decides whether the cluster may remove the member with the given id. The removal is not allowed if it could
+// cost the cluster its quorum.
 func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	lost := in.View.Find(func(p *Peer) bool { return p.ID == id })
 	switch wait := in.othersNotWell(id); {
@@ -132,9 +134,9 @@ func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	return rejoin{Step: stepRemove, ID: id, Why: why}
 }
 
-// othersNotWell returns why the membership must not be changed now. It returns an empty string if the membership may be
-// changed. All others except the member with the id but must be healthy, so that changes happen one after another, and
-// each leaves a quorum.
+// othersNotWell returns the reason why the membership must not be changed now, or an empty string if it may be
+// changed. Every other member has to be healthy, so that only one change is made at a time and a quorum remains after
+// each change. The member whose id is passed in the argument but is exempt.
 func (in *rejoinInput) othersNotWell(but uint64) string {
 	for n := range in.View.Peers {
 		p := &in.View.Peers[n]

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// seen returns a cluster of a, b and c in the states that the words describe: "a", "c dead", "c learner", "c new"
-// (added, not started), "b sick", "c gone".
+// seen returns a cluster of the members a, b and c in the states given by words: "a" (healthy), "c dead", "c
+// learner", "c new" (added, but not started), "b sick" and "c gone".
 func seen(words ...string) *View {
 	v := &View{ClusterID: 7}
 	for _, word := range words {
@@ -36,7 +36,7 @@ func TestDecideRejoin(t *testing.T) {
 	lacks := folder{MemberID: c, ClusterID: 7, Behind: true}
 	for name, k := range map[string]struct {
 		folder folder
-		fresh  bool // the cluster was not formed before
+		fresh  bool // whether the cluster is formed for the first time
 		view   *View
 		told   []uint64
 		want   rejoinStep

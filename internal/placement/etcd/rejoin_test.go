@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestMain lets more clusters wait in parallel than the machine has CPUs, because etcd requires five quiet seconds
-// between two changes of its members.
+// TestMain allows more clusters to run in parallel than the machine has CPUs. The tests spend most of their time
+// waiting, because etcd requires five quiet seconds between two changes of the members.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// trio is a cluster of a, b and c in this process.
+// trio is a cluster with the members a, b and c, which all run in this process.
 type trio struct {
 	t       *testing.T
 	configs map[string]etcd.MemberConfig
@@ -76,7 +76,7 @@ func newTrio(t *testing.T) (*trio, map[string]uint64) {
 		}
 	})
 	for name, cfg := range r.configs {
-		cfg.Existing = true // as an operator does after the first start
+		cfg.Existing = true // operators set this flag after the first start, too
 		r.configs[name] = cfg
 	}
 	r.put("k", "v")
@@ -89,7 +89,7 @@ func (r *trio) stop(name string) {
 	delete(r.members, name)
 }
 
-// start starts the named member, which must then serve as a voter.
+// start starts the named member, and expects it to serve as a voter.
 func (r *trio) start(name string) *etcd.Member {
 	r.t.Helper()
 	m, err := etcd.StartMember(testContext(r.t), r.configs[name])
@@ -101,7 +101,7 @@ func (r *trio) start(name string) *etcd.Member {
 	return m
 }
 
-// refused starts a member whose start must fail, and returns the reason.
+// refused starts a member and expects the start to fail. It returns the error.
 func (r *trio) refused(name string, change func(*etcd.MemberConfig)) error {
 	r.t.Helper()
 	cfg := r.configs[name]
@@ -143,8 +143,8 @@ func (r *trio) put(key, value string) {
 	put(r.t, r.client(), key, value)
 }
 
-// has waits until the named member itself has stored the value under the key. A member may receive an entry a moment
-// after the others have acknowledged it.
+// has waits until the named member itself has stored the value under the key. That may take a moment, because a write
+// is acknowledged as soon as the other two members have it.
 func (r *trio) has(name, key, value string) {
 	r.t.Helper()
 	client, ctx := dial(r.t, etcd.ClientConfig{Endpoints: []string{r.members[name].Endpoint()}}), testContext(r.t)
@@ -160,7 +160,7 @@ func (r *trio) has(name, key, value string) {
 	}
 }
 
-// ids returns the ids of the members, all of which must be healthy voters.
+// ids returns the ids of the members, and expects all of them to be healthy voters.
 func (r *trio) ids() map[string]uint64 {
 	r.t.Helper()
 	client, out := r.client(), map[string]uint64{}
@@ -184,8 +184,8 @@ func (r *trio) ids() map[string]uint64 {
 	return out
 }
 
-// change changes the membership as soon as etcd considers the others well connected. If an attempt succeeds but its
-// response is late, the retry fails with the error done.
+// change changes the membership as soon as etcd considers the other members well connected. If an attempt takes
+// effect but its response is lost, the next attempt fails with the error done, which therefore counts as success.
 func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
 	r.t.Helper()
 	client := r.client()
@@ -214,8 +214,8 @@ func (r *trio) add(peerURLs []string) {
 	})
 }
 
-// rejoined starts c. Afterwards c must be a new member and have all data of the others. No folder that was set aside
-// may remain.
+// rejoined starts c. It expects that c is now a new member with all data of the others, and that no folder that was
+// set aside is left.
 func (r *trio) rejoined(before map[string]uint64) {
 	r.t.Helper()
 	r.put("missed", "while c was away")
@@ -241,7 +241,7 @@ func (r *trio) rejoined(before map[string]uint64) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// c must be a full member, so that the cluster survives the loss of another member.
+	// c must be a full member: the cluster now survives the loss of another member.
 	r.stop("a")
 	r.put("k", "of b and c")
 	r.has("c", "k", "of b and c")
@@ -267,8 +267,8 @@ func TestAMemberWhoseDiskWasReplacedJoinsAgain(t *testing.T) {
 	r.rejoined(before)
 }
 
-// An older version of Sheaf left this folder when it started on a replaced disk. The log contains nothing except the
-// old id.
+// The folder in this test is one that an older version of Sheaf left behind when it started on a replaced disk. Its
+// log contains nothing except the id of the former member.
 func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	t.Parallel()
 	r, before := newTrio(t)
@@ -286,8 +286,8 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	r.must(errors.Join(err, w.Close()))
 	r.must(os.WriteFile(filepath.Join(cfg.Dir, "sheaf-etcd.json"), []byte(`{"format":1,"name":"c","token":"t1"}`), 0o600))
 
-	// etcd itself notices this, reports it, and gives up. The next start acts on the report. Outside of a test the
-	// process would exit at this point, which a test in cmd/sheaf covers.
+	// etcd notices by itself that entries are missing, logs this and gives up. Outside a test the process would exit at
+	// this point, as a test in cmd/sheaf checks. The next start finds the message that was stored.
 	r.must(etcd.MarkBehind(&cfg,
 		"tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
 	if err := r.refused("c", func(c *etcd.MemberConfig) {
@@ -311,7 +311,7 @@ func TestTheFolderOfARemovedMemberIsReplaced(t *testing.T) {
 	r.rejoined(before)
 }
 
-// After a crash at the end of any step, the next start recognizes which steps are done.
+// After a crash at the end of any step, the next start recognizes which steps have already been done.
 func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 	peerURL := func(r *trio) []string { return []string{"http://" + r.configs["c"].ListenPeer} }
 	for name, reach := range map[string]func(r *trio, id uint64){
@@ -326,7 +326,7 @@ func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 			r.remove(id)
 			r.add(peerURL(r))
 			cfg := r.configs["c"]
-			cfg.Rejoin = false // prevents all members from promoting the learner
+			cfg.Rejoin = false // without Rejoin, the member does not ask to become a voter
 			m, err := etcd.StartMember(testContext(r.t), cfg)
 			r.must(err)
 			again(r.t, "a learner says that it is one", func(ctx context.Context) error {
@@ -373,7 +373,7 @@ func TestWithoutAQuorumNothingIsReplaced(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(r.configs["c"].Dir, "member")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("etcd has written something: %v", err)
 	}
-	// The quorum returns while the member waits for it.
+	// The quorum comes back while the member is waiting for it.
 	waits := &firstWait{Handler: slog.DiscardHandler, seen: make(chan struct{})}
 	cfg := r.configs["c"]
 	cfg.Logger = slog.New(waits)
@@ -392,7 +392,7 @@ func TestWithoutAQuorumNothingIsReplaced(t *testing.T) {
 	r.has("c", "k", "v")
 }
 
-// firstWait notices that a member waits for the others.
+// firstWait is a log handler that notices when a member begins to wait for the others.
 type firstWait struct {
 	slog.Handler
 	once sync.Once
@@ -411,7 +411,7 @@ func (h *firstWait) Handle(_ context.Context, record slog.Record) error {
 func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	t.Parallel()
 	r, before := newTrio(t)
-	// The second process has the same name and a separate folder, as if the member had been started twice.
+	// The second process has the same name but a folder of its own, as if the member had been started twice by mistake.
 	err := r.refused("c", func(c *etcd.MemberConfig) { c.Dir = filepath.Join(t.TempDir(), "second") })
 	if !strings.Contains(err.Error(), "answers at its address") {
 		t.Errorf("error %v", err)

@@ -24,12 +24,12 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Credentials returns the credentials for connections to the etcd of the process's own store.
+// Credentials returns the credentials for connections to the etcd of the store to which the process belongs.
 func Credentials(own *certs.Source) credentials.TransportCredentials {
 	return own.Client(own.Own(identity.Etcd, ""))
 }
 
-// setSecure checks the settings that Certs requires, and records the current state of Certs.
+// setSecure checks the settings that are required with Certs, and records the current state of Certs.
 func (c *MemberConfig) setSecure() error {
 	if c.Certs == nil {
 		if c.ListenPeerTLS != "" || c.AdvertisePeerTLS != "" {
@@ -53,9 +53,9 @@ func (c *MemberConfig) setSecure() error {
 	return nil
 }
 
-// secure makes etcd use Certs. Clients connect to a separate gRPC server, whose connections use Certs, so that they
-// follow certificate changes. See hideHTTP for the address of etcd's HTTP server. Peer connections use etcd's own TLS,
-// which reads the authorities once.
+// secure makes etcd use Certs. Clients connect to a separate gRPC server, whose connections use Certs directly and
+// therefore follow changes of the certificates. hideHTTP determines where etcd's HTTP server listens. Peer
+// connections use etcd's own TLS implementation, which reads the authorities only once.
 func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.Certs == nil {
 		return
@@ -86,26 +86,27 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	ec.PeerTLSInfo = c.peerTLS()
 }
 
-// httpFolder is a folder in the member's folder. etcd creates its HTTP server's socket in httpFolder, which exists only
-// while etcd starts.
+// httpFolder is the name of a folder inside the member's folder, in which etcd creates the socket of its HTTP server.
+// It exists only while etcd starts.
 const httpFolder = "http-socket"
 
-// hiddenHTTP is the socket on which etcd serves HTTP. The zero value is for a member that needs no such socket.
+// hiddenHTTP is the socket on which etcd serves HTTP. The zero value stands for a member that needs no such socket.
 type hiddenHTTP struct {
 	name   string
 	folder *os.File
 }
 
-// hideHTTP makes etcd serve HTTP on a socket to which nobody can connect. etcd's HTTP server cannot be switched off,
-// and when this member uses certificates, etcd would serve HTTP without TLS on the client address. Only the owner of
-// the process can reach the socket's folder, and the method remove deletes the socket's file as soon as etcd listens.
-// The path leads through a descriptor of the folder, because a socket's path has at most 107 bytes.
+// hideHTTP makes etcd serve HTTP on a socket to which nobody can connect. It is needed because etcd's HTTP server
+// cannot be switched off. If this member uses certificates, etcd would otherwise serve HTTP without TLS on the client
+// address. The socket's folder is accessible only to the user who runs the process, and the method remove deletes the
+// socket's file as soon as etcd listens. The path of the socket goes through a descriptor of the folder, because such
+// a path may have at most 107 bytes.
 func (c *MemberConfig) hideHTTP(ec *embed.Config) (hiddenHTTP, error) {
 	if c.Certs == nil {
 		return hiddenHTTP{}, nil
 	}
 	h := hiddenHTTP{name: filepath.Join(c.Dir, httpFolder)}
-	err := os.RemoveAll(h.name) // a process that died while etcd started leaves the folder
+	err := os.RemoveAll(h.name) // this folder is left over if a process died while etcd was starting
 	if err == nil {
 		err = os.Mkdir(h.name, 0o700)
 	}
@@ -127,16 +128,17 @@ func (h hiddenHTTP) remove() error {
 	return os.RemoveAll(h.name)
 }
 
-// close releases the folder's descriptor. etcd uses the descriptor to look for the socket's file when it stops, so
-// close must be called after etcd has stopped.
+// close closes the folder's descriptor. It must be called after etcd has stopped, because etcd looks for the socket's
+// file through this descriptor when it stops.
 func (h hiddenHTTP) close() {
 	if h.folder != nil {
-		_ = h.folder.Close() // the folder was only opened for its descriptor
+		_ = h.folder.Close() // the folder was opened only for its descriptor
 	}
 }
 
-// admit returns an error unless the caller is a process of the store. Callers of the store's API have no access to
-// etcd. Anyone may make health checks, and calls without TLS.
+// admit returns an error unless the caller is a process of the store. Clients of the store's API have no access to
+// etcd. Two kinds of calls are always admitted: health checks, and calls over connections without TLS, which exist
+// only if the mode allows them.
 func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	who, known := certs.PeerOf(ctx)
 	switch {
@@ -149,19 +151,21 @@ func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	return nil
 }
 
-// peerTLS returns etcd's TLS configuration for peers, in both directions. A peer's certificate must carry the same name
-// as this member's certificate. All members share that name, and no other process has it.
+// peerTLS returns etcd's TLS configuration for connections between peers, in both directions. A peer is accepted if
+// its certificate has the same name as this member's certificate. All members share that name, and no other process
+// has it.
 func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	if c.Certs == nil {
 		return c.PeerTLS.info()
 	}
 	file := func(name string) string { return filepath.Join(c.Certs.Dir(), name) }
-	host, _, _ := net.SplitHostPort(c.AdvertisePeerTLS) // setDefaults has already checked the address
+	host, _, _ := net.SplitHostPort(c.AdvertisePeerTLS) // setDefaults has already checked this address
 	out := transport.TLSInfo{
 		CertFile: file(certs.CertificateFile), KeyFile: file(certs.KeyFile), TrustedCAFile: file(certs.BundleFile),
 		ClientCertAuth:   true,
 		AllowedHostnames: []string{host},
-		// Pods connect from addresses that no certificate contains. The name in the certificate is checked instead.
+		// Pods connect from addresses that are not in any certificate. Therefore the name in the certificate is checked
+		// instead.
 		SkipClientSANVerify: true,
 	}
 	if c.Certs.HasClientCertificate() {
@@ -170,7 +174,7 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	return out
 }
 
-// peerAddress returns a member's peer URL. The argument is the member's peer address without TLS, host:port.
+// peerAddress returns the peer URL of a member. The argument is the member's peer address without TLS (host:port).
 func (c *MemberConfig) peerAddress(address string) url.URL {
 	switch {
 	case c.Certs == nil:
@@ -185,14 +189,14 @@ func (c *MemberConfig) peerAddress(address string) url.URL {
 	return url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)}
 }
 
-// peerURL is like peerAddress, but returns a string.
+// peerURL is like peerAddress, but returns the URL as a string.
 func (c *MemberConfig) peerURL(address string) string {
 	at := c.peerAddress(address)
 	return at.String()
 }
 
-// ownURLs returns the URLs under which the cluster may know this member. During a change to TLS, the cluster may know
-// either of two URLs.
+// ownURLs returns all URLs under which the cluster may list this member. While the cluster changes to TLS, there are
+// two.
 func (c *MemberConfig) ownURLs() []string {
 	out := []string{c.peerURL(c.AdvertisePeer)}
 	if c.Certs != nil {
@@ -201,8 +205,8 @@ func (c *MemberConfig) ownURLs() []string {
 	return out
 }
 
-// initialOf returns the initial cluster with the other members, in etcd's syntax. The URLs come from the cluster,
-// because etcd compares them with the members' own URLs.
+// initialOf returns the initial cluster with all other members, in etcd's syntax. The URLs are those that the cluster
+// itself reports, because etcd compares them with the URLs of the members.
 func initialOf(in *rejoinInput) string {
 	var out []string
 	for _, p := range in.View.Peers {
@@ -216,7 +220,7 @@ func initialOf(in *rejoinInput) string {
 	return strings.Join(out, ",")
 }
 
-// announce updates this member's URL in the cluster to the one that its mode requires.
+// announce changes this member's URL in the cluster to the one that its mode requires.
 func (m *Member) announce(ctx context.Context) {
 	if m.cfg.Certs == nil || !m.joined(ctx) {
 		return
@@ -244,8 +248,8 @@ func (m *Member) announce(ctx context.Context) {
 	}
 }
 
-// Report describes the certificates that a member uses. The authorities and the mode are those that the member had at
-// its start, because its peer connections use these. Report returns false if the member has no certificates.
+// Report describes the certificates that a member uses. It shows the authorities and the mode from the time when the
+// member started, because peer connections still use these. It returns false if the member has no certificates.
 func (m *Member) Report() (certs.Report, bool) {
 	if m.cfg.Certs == nil {
 		return certs.Report{}, false

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// secured is a trio on three hosts of this machine, whose members share one certificate.
+// secured is a trio whose members have different host addresses on this machine, and share one certificate.
 type secured struct {
 	*trio
 	by    *authority.Authority
@@ -32,7 +32,7 @@ type secured struct {
 	ips   []net.IP
 }
 
-// files returns the certificates for a process, by file name.
+// files returns the certificate files for a process, by file name.
 func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte {
 	s.t.Helper()
 	leaf := authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour}
@@ -45,7 +45,7 @@ func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte
 		certs.ModeFile: []byte(mode)}
 }
 
-// become sets the mode in the members' shared folder.
+// become changes the mode in the members' shared folder.
 func (s *secured) become(mode certs.Mode) {
 	s.t.Helper()
 	must.OK(s.t, certs.Install(s.dir, s.files(identity.Identity{Store: s.store, Role: identity.Etcd}, mode)))
@@ -60,7 +60,7 @@ func (s *secured) source() *certs.Source {
 	return source
 }
 
-// as returns an etcd client of a process with the given identity and mode.
+// as returns an etcd client that acts as a process with the given identity and mode.
 func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 	s.t.Helper()
 	source, err := certs.InMemory(certs.Config{}, s.files(id, mode))
@@ -73,7 +73,7 @@ func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 	return dial(s.t, etcd.ClientConfig{Endpoints: endpoints, Credentials: etcd.Credentials(source)})
 }
 
-// newSecured starts a trio in the given mode. With the empty mode, the trio has no certificates.
+// newSecured starts a trio in the given mode. If the mode is empty, the trio has no certificates.
 func newSecured(t *testing.T, mode certs.Mode) *secured {
 	t.Helper()
 	by, err := authority.New("parts", time.Now(), authority.Lifetime)
@@ -140,8 +140,8 @@ func (s *secured) restart(name string) {
 	s.start(name)
 }
 
-// The etcd of a store switches to TLS and back, one member at a time, and to a new authority, while clients write to
-// it.
+// While clients write to it, the etcd of a store is switched to TLS and back, one member at a time, and then to a new
+// authority.
 func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: restarts members of etcd again and again")
@@ -164,12 +164,12 @@ func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 			if r, ok := s.members[name].Report(); !ok || r.Mode != mode {
 				t.Errorf("%s reports %+v", name, r)
 			}
-			write(certs.Both) // in each mode, members accept clients that use TLS
+			write(certs.Both) // members accept clients that use TLS in every mode
 		}
 		if mode != certs.Required {
 			write(certs.Plaintext)
 		}
-		// Each member gets an address of the new mode.
+		// Each member gets the address that belongs to the new mode.
 		scheme := map[certs.Mode]string{certs.Plaintext: "http://", certs.Both: "https://", certs.Required: "https://"}[mode]
 		for ctx := testContext(t); ; time.Sleep(10 * time.Millisecond) {
 			list, err := s.as(shard, certs.Both).MemberList(ctx)
@@ -177,7 +177,7 @@ func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 				t.Fatalf("not all members are known by an address of mode %s: %v", mode, err)
 			}
 			if err != nil {
-				continue // the members are choosing a leader
+				continue // the members are electing a leader at the moment
 			}
 			n := 0
 			for _, m := range list.Members {
@@ -200,7 +200,7 @@ func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 	}
 }
 
-// Only the processes of its store may use an etcd, and only its members may connect to each other.
+// Only processes of the store may use its etcd, and only members of that etcd may connect to each other.
 func TestEtcdIsForItsOwnStore(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t, certs.Required)
@@ -221,7 +221,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		if status.Code(err) != c.want {
 			t.Errorf("%s reads: %v", c.id, err)
 		}
-		// A watch is a streaming call.
+		// This checks a streaming call, such as a watch.
 		ctx, cancel := context.WithCancel(testContext(t))
 		w, open := <-client.Watch(ctx, "k", clientv3.WithCreatedNotify())
 		cancel()
@@ -229,8 +229,8 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 			t.Errorf("%s watches: %+v", c.id, w)
 		}
 	}
-	// The caller belongs to another store with the same authority. The client itself notices that the etcd belongs to
-	// another store. If the client does not check this, etcd refuses the client.
+	// This caller belongs to another store with the same authority. Normally, the client itself notices that the etcd
+	// belongs to a different store. If the client does not check that, etcd has to reject it.
 	foreign, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: other, Role: identity.Shard,
 		Name: "main-0"}, certs.Required))
 	must.OK(t, err)
@@ -240,7 +240,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		Get(testContext(t), "k"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("another store's shard: %v", err)
 	}
-	// Neither the client port nor the peer port accepts connections without TLS.
+	// Neither the client port nor the peer port accepts connections that do not use TLS.
 	for _, address := range []string{s.configs["a"].ListenClient, s.configs["a"].ListenPeerTLS} {
 		if answer, err := (&http.Client{Timeout: 5 * time.Second}).Get("http://" + address + "/version"); err == nil {
 			_ = answer.Body.Close()
@@ -253,7 +253,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		_ = conn.Close()
 		t.Error("the port of members without TLS is open")
 	}
-	// A shard is not a member, although the same authority issued its certificate.
+	// A shard is not accepted as a peer, although its certificate comes from the same authority.
 	all := s.files(identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}, certs.Required)
 	pair, err := tls.X509KeyPair(all[certs.CertificateFile], all[certs.KeyFile])
 	must.OK(t, err)
@@ -266,8 +266,8 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 	}
 }
 
-// A member with a new disk joins the others even while the switch to TLS is in progress and some members still have the
-// old address.
+// A member with a new disk can join the others even halfway through the switch to TLS, when some members still have
+// their old address.
 func TestAMemberRejoinsHalfwayToTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: restarts members of etcd again and again")

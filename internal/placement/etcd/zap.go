@@ -8,17 +8,17 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapCore is a zapcore.Core that forwards etcd's log to slog. etcd's info level becomes debug, because etcd logs every
-// step.
+// zapCore is a zapcore.Core that forwards etcd's log to slog. It turns etcd's info level into debug, because etcd
+// logs every step that it takes.
 type zapCore struct {
 	logger *slog.Logger
 	fields []zapcore.Field
-	// last receives the messages that etcd logs just before it panics or exits the process. It may be nil.
+	// last is called with the messages that etcd logs just before it panics or exits the process. It may be nil.
 	last func(entry zapcore.Entry, fields map[string]any)
 }
 
-// From its first start until it has stored its first entry, a member logs these errors again and again, although
-// nothing is wrong.
+// A member that starts for the first time logs these errors again and again until it has stored its first entry,
+// although nothing is wrong.
 const (
 	notYetVersioned = "failed to update storage version"
 	noTerm          = "missing term information"

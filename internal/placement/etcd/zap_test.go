@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess makes etcd's disk fail, so that etcd exits its process. etcd's last message
-// must be forwarded, with the folder and what to do. No other message may be forwarded.
+// TestAnEmbeddedEtcdSaysWhyItEndsTheProcess makes etcd's disk fail, so that etcd exits the process. The last message
+// of etcd must be forwarded, together with the folder and advice on what to do. All other messages must be discarded.
 func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	var said bytes.Buffer
 	before := slog.Default()
@@ -39,8 +39,8 @@ func TestAnEmbeddedEtcdSaysWhyItEndsTheProcess(t *testing.T) {
 	}
 }
 
-// At a first start, etcd logs an error although nothing is wrong. That error must not be forwarded as an error, while
-// any other failure of the same step must be.
+// When etcd starts for the first time, it logs an error although nothing is wrong. Sheaf must not log that message as
+// an error. If the same step fails for any other reason, Sheaf must log an error.
 func TestAFirstStartLogsNoError(t *testing.T) {
 	for why, want := range map[string]bool{
 		"cannot detect storage schema version: missing term information": false,

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// lookAt performs every operation that the product performs on a listing of these keys. It fails if the resulting view
-// holds something that Sheaf could not have written.
+// lookAt runs every operation that Sheaf performs on a listing of these keys. It fails the test if the resulting view
+// contains a value that Sheaf itself could not have written.
 func lookAt(t *testing.T, found map[string]string) {
 	t.Helper()
 	st, k, revision := newState(), keys{prefix: "/sheaf/s/"}, int64(1)
@@ -96,8 +96,8 @@ func soundKeys(t testing.TB) map[string]any {
 	return out
 }
 
-// TestAbsurdValuesInEtcd sets each field of each key to anything that JSON can express. Nothing may panic, and no
-// absurd value may get into a view, so the key must be left out. The test takes 4 s of CPU time.
+// TestAbsurdValuesInEtcd sets each field of each key to various values that JSON can express but that make no sense.
+// Nothing may panic, and a key with such a value must be left out of the view. The test takes 4 s of CPU time.
 func TestAbsurdValuesInEtcd(t *testing.T) {
 	absurd := []any{
 		nil, true, "", "x", "\x00", "../..", strings.Repeat("n", 70_000), -1, 0, 1e300, math.MaxInt64, "18446744073709551615",
@@ -126,8 +126,8 @@ func TestAbsurdValuesInEtcd(t *testing.T) {
 	}
 }
 
-// FuzzVolumeRecord decodes arbitrary bytes as etcd's record of a volume. If the record lets a shard continue, the
-// record must be about the shard's volume, and its generation must not be later than the shard's.
+// FuzzVolumeRecord decodes arbitrary bytes as etcd's record of a volume. If the record allows a shard to continue, it
+// must belong to the shard's volume, and must not have a later generation than the shard.
 func FuzzVolumeRecord(f *testing.F) {
 	shard := placement.Shard{Name: "a", Address: "h:1", VolumeUUID: uuid.UUID{1}, Generation: 5,
 		Step: placement.Step{Number: 7}}

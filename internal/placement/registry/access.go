@@ -11,10 +11,11 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// grants accesses the keys in etcd that determine which calls are allowed: the table of grants, and the signing key.
+// grants reads and writes the keys in etcd that determine which calls are allowed: the table of grants and the
+// signing key.
 type grants struct{ keys }
 
-// Access is the table of grants, as stored in etcd.
+// Access is the table of grants in the form in which etcd stores it.
 type Access struct {
 	Table    []byte // nil if there is no table
 	Revision int64  // revision of the key; 0 if there is no table
@@ -29,8 +30,8 @@ func (g *grants) Access(ctx context.Context) (Access, error) {
 	return Access{Table: there.Value, Revision: there.ModRevision}, nil
 }
 
-// PutAccess writes a table of grants if etcd still holds the table that was read at the given revision. With revision
-// 0, it writes the table only if etcd holds none. If etcd holds anything else, it returns ErrAccessChanged.
+// PutAccess writes a table of grants, provided that etcd still holds the table that was read at the given revision.
+// If the revision is 0, etcd must hold no table. If that is not the case, PutAccess returns ErrAccessChanged.
 func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) error {
 	done, err := g.replace(ctx, accessKey, table, g.at(accessKey, revision))
 	switch {
@@ -42,9 +43,9 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 	return nil
 }
 
-// AccessSince reads the table of grants if it has changed since the caller read it at the given revision. Revision 0
-// means that etcd held no table then. If the table has not changed, the result changed is false, and etcd does not send
-// the table.
+// AccessSince reads the table of grants if the table has changed since the caller last read it, at the given
+// revision. Revision 0 means that there was no table at that time. If the table has not changed, the result changed
+// is false, and etcd does not send the table.
 func (g *grants) AccessSince(ctx context.Context, revision int64) (found Access, changed bool, err error) {
 	answer, err := g.client.Txn(ctx).If(g.at(accessKey, revision)).Else(clientv3.OpGet(g.prefix + accessKey)).Commit()
 	if err != nil || answer.Succeeded {
@@ -69,12 +70,12 @@ func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
 	return there, nil
 }
 
-// accessLook is the interval at which the table of grants is read even if the watch reports no change, because a broken
-// watch would report no change either.
+// accessLook is the interval at which the table of grants is read even if the watch has not reported a change,
+// because the watch may be broken.
 const accessLook = 2 * time.Second
 
-// WatchAccess sends the current table of grants, and each table that replaces it. When ctx is done, it closes the
-// channel. A slow reader receives only the newest table. While etcd does not respond, nothing is sent.
+// WatchAccess sends the current table of grants, and then each table that replaces it. It closes the channel when ctx
+// is done. A slow reader receives only the newest table. While etcd does not respond, nothing is sent.
 func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	out := make(chan Access, 1)
 	go func() {
@@ -91,7 +92,8 @@ func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	return out
 }
 
-// watchAccess sends each table whose revision differs from that of the last one sent, until the watch breaks.
+// watchAccess sends each table whose revision differs from the revision of the table that was sent last. It returns
+// when the watch breaks.
 func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()

@@ -13,14 +13,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// CreateGroup creates a group if it does not exist, and returns the group that etcd holds afterwards. It returns a
-// *LimitError if a bound does not allow one more group. Bounds hold exactly, even if several processes create groups at
-// the same moment, provided that every call that creates a group within a bound passes that bound.
+// CreateGroup creates a group if it does not exist yet, and returns the group that etcd then holds. It returns a
+// *LimitError if a bound does not allow one more group. Even if several processes create groups at the same moment, a
+// bound is never exceeded, provided that every call that creates a group covered by the bound passes that bound.
 func (s *Store) CreateGroup(ctx context.Context, g placement.Group, bounds ...placement.Bound) (
 	there placement.Group, created bool, err error) {
 	g.Revision = 0
 	for _, b := range bounds {
-		// Without the lock, each created group would make the concurrent attempts to create other groups fail.
+		// Without this lock, concurrent calls would make each other fail, because each created group changes the count.
 		lock, _ := s.making.LoadOrStore(b.Prefix, &longlock.Mutex{})
 		lock.(*longlock.Mutex).Lock()
 		defer lock.(*longlock.Mutex).Unlock()
@@ -38,9 +38,9 @@ func (s *Store) CreateGroup(ctx context.Context, g placement.Group, bounds ...pl
 	return there, err == nil, err
 }
 
-// within counts the groups within the bounds. If each bound allows one more group, within returns the rider with which
-// the group is created. The rider prevents the creation if another group was created within one of the bounds since the
-// count.
+// within counts the groups that each bound covers. If every bound allows one more group, within returns a rider for
+// the transaction that creates the group. The rider makes this transaction fail if another group covered by one of
+// the bounds has been created since the count.
 func (s *Store) within(ctx context.Context, bounds []placement.Bound) (out rider, err error) {
 	var ops []clientv3.Op
 	for _, b := range bounds {
@@ -61,8 +61,8 @@ func (s *Store) within(ctx context.Context, bounds []placement.Bound) (out rider
 	return out, nil
 }
 
-// countOps returns two operations that count the groups whose names begin with a prefix. The function counted computes
-// the number from their results.
+// countOps returns two operations that together count the groups whose names begin with a prefix. The function
+// counted computes the number from the results of both.
 func (k keys) countOps(prefix string) []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpGet(k.prefix+groupsKey+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()),
@@ -74,10 +74,11 @@ func counted(results []*etcdserverpb.ResponseOp) int64 {
 	return results[0].GetResponseRange().Count - results[1].GetResponseRange().Count
 }
 
-// DeleteGroup records that a group is deleted, if it has not changed since it was read and the store is not frozen.
-// Otherwise it returns ErrChanged or ErrFrozen, and the group is not deleted. After any other error the group may be
-// deleted. The caller must be the leader, and must have ended the group, which then holds no record and never will. The
-// members see the deletion, and move their files to the trash.
+// DeleteGroup records in etcd that a group is deleted, provided that the group has not changed since it was read and
+// that the store is not frozen. Otherwise it returns ErrChanged or ErrFrozen, and the group is not deleted. After any
+// other error, the outcome is unknown. The caller must be the group's leader, and must have ended the group first, so
+// that the group contains no record and can never accept one. When the members see the deletion, they move their
+// files to the trash.
 func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 	pairs, frozen, err := s.pairs(ctx, g.Name)
 	there := pairs[g.Name]
@@ -86,11 +87,12 @@ func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 		return fmt.Errorf("delete group %s in etcd: %w", g.Name, err)
 	case frozen:
 		return fmt.Errorf("group %s: %w: nothing is deleted until that is put right", g.Name, placement.ErrFrozen)
-	case there.group.Revision != g.Revision, there.group.UUID != g.UUID: // an etcd that was rolled back reuses revisions
+	// The UUID is compared, too, because an etcd that was rolled back uses the same revisions again.
+	case there.group.Revision != g.Revision, there.group.UUID != g.UUID:
 		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
 	}
 	deleted := placement.Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)}
-	// wakeOps deletes the wakes of the members, and a deleted wake also wakes its shard.
+	// wakeOps deletes the members' wake keys. The deletion of a wake key notifies its shard just as a write does.
 	ops := append(s.wakeOps(g.Name, there.concerned(), nil), s.opPut(groupsKey+g.Name, deleted),
 		s.opPut(targetsKey+g.Name, placement.Target{Group: g.Name}), clientv3.OpPut(s.prefix+deletedKey+g.Name, ""))
 	answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()

@@ -17,7 +17,8 @@ func TestAStoreRemembersDomains(t *testing.T) {
 	}
 	first := view(placement.Shard{Name: "a", Domain: "n1"}, placement.Shard{Name: "b", Domain: "n2"},
 		placement.Shard{Name: "c"})
-	second := view(placement.Shard{Name: "b", Domain: "n3"}) // a is no longer registered, and b is in a different domain
+	// Shard a is no longer registered, and shard b is in a different domain.
+	second := view(placement.Shard{Name: "b", Domain: "n3"})
 	for _, c := range []struct {
 		view              placement.View
 		name, shard, want string

@@ -14,33 +14,34 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// These constants are for a watcher that follows a shard's own groups.
+// These constants are used by a watcher that follows the groups of one shard.
 const (
-	readAgain = time.Second // delay of the next read after etcd did not respond
-	// At every strayLooks-th check, the follower reads each group that it follows and whose wake is missing or older
-	// than the group. Either such a group is a stray, which does not name this shard, or an older version of Sheaf
-	// wrote it, and the keeper has not added the wake yet. If the next write moves such a group away from this shard,
-	// there is no wake whose deletion would report the move. The follower also reads each group that has a folder on
-	// this shard's volume and is not followed.
+	readAgain = time.Second // delay before the next read if etcd did not respond
+	// At every strayLooks-th check, the follower reads all groups whose changes it might otherwise miss. These are the
+	// groups that it follows although their wake key is missing or older than the group. Such a group may be a stray,
+	// which does not name this shard. Or it may have been written by an older version of Sheaf, and the keeper has not
+	// added the wake key yet. If the next write moved the group away from this shard, no wake key would be deleted, so
+	// nothing would notify the shard. The follower also reads each group that has a folder on this shard's volume but is
+	// not followed.
 	strayLooks = 5
 )
 
-// Follow is the Watch for shards. Shards hold the true state, so they also get views of an etcd that was rolled back,
-// with SetBack or Freeze set. The argument before is the state up to which the shard has seen the store, as recorded on
-// its volume.
+// Follow does for shards what Watch does for other processes. Because shards hold the true state, Follow also sends
+// them views of an etcd that was rolled back, with SetBack or Freeze set. The argument before is the state up to
+// which the shard has seen the store, as recorded on its volume.
 //
-// A shard follows its own groups, and all shards. The first view, and the first one after the watch broke or meta
-// changed, cover everything. The views between these cover the shard's own groups, each read from the group's key and
-// its target's key.
+// A shard follows its own groups, and all shards. The first view covers everything, and so does the first view after
+// the watch broke or meta changed. All other views cover only the shard's own groups, for each of which the follower
+// reads the group's key and its target's key.
 func (s *Store) Follow(ctx context.Context, before placement.Progress, own placement.Own) <-chan placement.View {
 	s.See(before)
 	return s.watch(ctx, &watcher{store: s, follow: true, own: own})
 }
 
-// errListAgain means that a change requires a full listing.
+// errListAgain means that the keys must be listed again because of a change.
 var errListAgain = errors.New("list again")
 
-// runOwn is like run(), but for a shard's own groups.
+// runOwn is like run(), but follows only a shard's own groups.
 func (w *watcher) runOwn(ctx context.Context) error {
 	for {
 		st, err := w.store.listFor(ctx, false, w.last)
@@ -49,12 +50,13 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		}
 		w.listed, w.last = true, st
 		w.store.noteAnswer()
-		// The shard's own groups are determined before the reader receives the view. If a folder appears between these
-		// two steps, its group is not followed yet, and lookOwn makes the follower read it. In the other order, the
-		// reader would have left the group out, although the follower would regard the group as reported.
+		// The shard's own groups must be determined before the reader receives the view. If the shard creates a folder
+		// between these two steps, the new group is not followed yet, but lookOwn will make the follower read it. If the
+		// order were reversed, the view would lack the group, while the follower would assume that the view had reported
+		// it.
 		own := placement.View{Groups: st.groups, Targets: st.targets}.Of(w.own)
-		// The view is sent even if its epoch was sent before, because that earlier view may have lacked a group whose
-		// wake had not been written yet.
+		// The view is sent even if a view with the same epoch was sent before. That earlier view may lack a group, because
+		// the group's wake key had not been written yet.
 		st.view.Own, st.news = true, true
 		w.give(st)
 		st.groups, st.targets, st.changed.groups, st.changed.targets = own.Groups, own.Targets, true, true
@@ -74,19 +76,19 @@ func (w *watcher) runOwn(ctx context.Context) error {
 	}
 }
 
-// ownFollower follows one shard's own groups, starting from a listing.
+// ownFollower follows the groups of one shard, starting from a listing of all keys.
 type ownFollower struct {
 	*watcher
 
 	st      *state
-	shardAt map[string]int64 // for each shard, the revision at which its registration was read or reported
+	shardAt map[string]int64 // for each shard, the revision at which its registration was last read or reported
 	touched map[string]bool  // groups to be read
-	woken   map[string]int64 // the revisions of the existing wakes, by group
-	peers   map[string]bool  // shards that the followed groups name, or nil if they must be computed
+	woken   map[string]int64 // revisions of the existing wake keys, by group
+	peers   map[string]bool  // shards that the followed groups name; nil if the set must be computed again
 	looks   int
 }
 
-// run follows changes until the watch breaks, ctx is done, or a change requires a new listing.
+// run follows changes until the watch breaks, ctx is done, or a change makes a new listing necessary.
 func (f *ownFollower) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -142,12 +144,12 @@ func (f *ownFollower) run(ctx context.Context) error {
 	}
 }
 
-// watchOwn watches all keys that may concern the shard, beginning at the revision of the listing. Registrations may be
-// watched because they change rarely, once when a shard starts and once when it stops.
+// watchOwn watches all keys that may concern the shard, beginning at the revision of the listing. It can afford to
+// watch all registrations, because they change rarely: once when a shard starts, and once when it stops.
 func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchChan) {
 	s, from := f.store, clientv3.WithRev(f.st.revision+1)
-	// Changes of these keys are rare. Without progress notifications, a watch that resumes would start at a revision
-	// that etcd has already compacted.
+	// These keys change rarely. Without progress notifications, a watch on them would resume at an old revision, which
+	// etcd may have compacted already.
 	progress := clientv3.WithProgressNotify()
 	for i, key := range []string{metaKey, frozenKey, statesKey + f.own.Shard} {
 		changes[i] = s.client.Watch(ctx, s.prefix+key, from, progress)
@@ -158,7 +160,7 @@ func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchCh
 	return changes
 }
 
-// take applies changes. It reports whether the view has changed or a group must be read.
+// take applies changes. It returns true if the view has changed or if a group must be read.
 func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) {
 	for _, e := range events {
 		name := f.store.name(e.Kv.Key)
@@ -166,9 +168,9 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 		kind, rest, _ := strings.Cut(name, "/")
 		switch {
 		case kind == metaKey, kind == frozenKey && (gone || f.st.view.Freeze == nil || e.Kv.ModRevision <= f.st.freezeAt):
-			// Everything is listed and checked again, because a freeze may be the first sign that etcd was rolled back.
-			// In that case the known state dates from before the rollback, and a process that reconciles must query
-			// more shards than those that were registered in it.
+			// Everything has to be listed and checked again, because a freeze may be the first sign that etcd was rolled back.
+			// The known state then dates from before the rollback. A process that reconciles the store must also query shards
+			// that are registered only in the current etcd.
 			return false, errListAgain
 		case kind+"/" == wakesKey:
 			_, group, _ := strings.Cut(rest, "/")
@@ -179,7 +181,7 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 			continue
 		case kind+"/" == shardsKey:
 			if e.Kv.ModRevision <= f.shardAt[rest] {
-				continue // a later revision was already read
+				continue // a later revision of this registration was already read
 			}
 			f.shardAt[rest] = e.Kv.ModRevision
 		}
@@ -191,8 +193,8 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 	return relevant, nil
 }
 
-// isPeer reports whether a shard's registration matters to the follower. While the store is frozen, all registrations
-// matter.
+// isPeer reports whether the registration of a shard matters to the follower. While the store is frozen, every
+// registration matters.
 func (f *ownFollower) isPeer(shard string) bool {
 	if f.peers == nil {
 		f.peers = map[string]bool{f.own.Shard: true}
@@ -205,7 +207,7 @@ func (f *ownFollower) isPeer(shard string) bool {
 	return f.peers[shard] || f.st.view.Freeze != nil
 }
 
-// refresh reads the touched groups and sends the view. It returns false if etcd does not respond, and an error if etcd
+// refresh reads the touched groups and sends a view. It returns false if etcd does not respond, and an error if etcd
 // was rolled back.
 func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 	if len(f.touched) > 0 {
@@ -224,9 +226,9 @@ func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// readTouched reads the touched groups with their targets at one revision, and then the registrations of the shards
-// that these groups and targets name. It does not rely on the registration watch, which may lag, because it could then
-// assume that a shard is still on another volume.
+// readTouched reads the touched groups and their targets at one revision. It then reads the registrations of the
+// shards that these groups and targets name. It does not use the state from the registration watch, because the watch
+// may lag, and a shard might already have a different volume.
 func (f *ownFollower) readTouched(ctx context.Context) error {
 	s, st := f.store, f.st
 	var keys []string
@@ -246,7 +248,7 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 		return s.setBackSince(st, why)
 	}
 	st.looked = at.revision
-	var more []string // shards that are named now, but were not before
+	var more []string // shards that are named now but were not named before
 	for group := range f.touched {
 		for _, key := range shardKeys(namedBy(group, found[groupsKey+group], found[targetsKey+group])) {
 			if _, asked := slices.BinarySearch(keys, key); !asked {
@@ -273,8 +275,8 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	return nil
 }
 
-// older returns the name of a group or target that the keys just read do not contain, or for which they hold an older
-// value than the known one. It returns an empty string if there is none.
+// older compares the keys that were just read with the known groups and targets. It returns the name of one that is
+// now missing or has a lower revision, or an empty string if there is none.
 func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
 	for group := range f.touched {
 		for _, key := range []string{groupsKey + group, targetsKey + group} {
@@ -298,12 +300,14 @@ func shardKeys(shards []string) []string {
 	return keys
 }
 
-// namedBy returns the shards that a group and its target name, given their keys. A key that does not exist is nil.
+// namedBy returns the shards that a group and its target name. The arguments are the keys of both, and nil stands for
+// a key that does not exist.
 func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	var g placement.Group
 	var t placement.Target
 	if group != nil {
-		g, _ = decodeGroup(name, group.Value, group.ModRevision) // if the group's value is invalid, the known value is kept
+		// If the group's value is invalid, g stays as it is.
+		g, _ = decodeGroup(name, group.Value, group.ModRevision)
 	}
 	if target != nil {
 		t, _ = decodeTarget(name, target.Value, target.ModRevision)
@@ -311,14 +315,14 @@ func namedBy(name string, group, target *mvccpb.KeyValue) []string {
 	return concerned(g, t)
 }
 
-// setAll applies keys that were read at a revision. A key that was not found was deleted.
+// setAll applies keys that were read at the given revision. If a key was not found, it was deleted.
 func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, revision int64) {
 	st, changed := f.st, false
 	for _, name := range keys {
 		kind, rest, _ := strings.Cut(name, "/")
 		if kind+"/" == shardsKey {
 			if f.shardAt[rest] > revision {
-				continue // a later change was already reported
+				continue // a later change of this key was already reported
 			}
 			f.shardAt[rest] = revision
 		}
@@ -337,7 +341,7 @@ func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, r
 	}
 }
 
-// has reports whether the state contains a key.
+// has reports whether the state contains a group or target with the given key.
 func (st *state) has(name string) bool {
 	kind, rest, _ := strings.Cut(name, "/")
 	if kind+"/" == shardsKey {
@@ -347,7 +351,7 @@ func (st *state) has(name string) bool {
 	return st.revisionOf(name) != 0
 }
 
-// revisionOf returns the revision of a group or target in the state, or 0 if it does not exist.
+// revisionOf returns the revision of the group or target with the given key, or 0 if the state does not contain it.
 func (st *state) revisionOf(name string) int64 {
 	if o, unusable := st.unusable[name]; unusable {
 		return o.Revision
@@ -359,8 +363,8 @@ func (st *state) revisionOf(name string) int64 {
 	return st.targets[rest].Revision
 }
 
-// lookOwn compares etcd with the listing, and starts a keeper if no shard keeps the wakes. It also requests a read of
-// each group whose changes no wake would report.
+// lookOwn compares etcd with the listing, and starts a keeper if no shard acts as the keeper of the wake keys. It
+// also makes the follower read each group whose changes would not change a wake key.
 func (f *ownFollower) lookOwn(ctx context.Context) error {
 	counts, err := f.look(ctx, f.st, keeperKey)
 	if err != nil {
@@ -375,8 +379,8 @@ func (f *ownFollower) lookOwn(ctx context.Context) error {
 		if f.own.Held != nil {
 			for _, name := range f.own.Held() {
 				if _, followed := f.st.groups[name]; !followed {
-					// The folder appeared after the group was read. If another shard has the group, no wake exists
-					// for this one.
+					// The folder was created after the group was read. If the group is on another shard, this shard has no wake key
+					// for it.
 					f.touched[name] = true
 				}
 			}

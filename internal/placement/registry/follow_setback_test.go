@@ -10,8 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// A freeze may be the first change that a shard sees from an etcd that was rolled back. A view with that freeze must
-// not contain the content of the earlier etcd, because the shards in a view determine which volumes are trusted.
+// A freeze may be the first change that a shard sees from an etcd that was rolled back. A view with this freeze must
+// not contain shards from the earlier state of etcd, because the shards in a view determine which volumes are
+// trusted.
 func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	synctest.Test(t, aFreezeIsSeenWithTheShardsOfItsOwnEtcd)
 }
@@ -28,7 +29,8 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 		}
 	}
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-both", 0)
-	for n, shard := range []string{"a", "b"} { // both shards are members, so changes to shard a concern shard b
+	// Both shards are members of the group, so shard b also follows the registration of shard a.
+	for n, shard := range []string{"a", "b"} {
 		g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: uuid.New(), RaftID: uint64(n + 1)})
 	}
 	mustPut(t, ctx, store, g)
@@ -36,13 +38,13 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	views := follower.Follow(ctx, placement.Progress{}, placement.Own{Shard: "b"})
 	await(t, ctx, views, "both shards", func(v placement.View) bool { return len(v.Shards) == 2 })
 	backup := own.Backup()
-	// This write, which removes a, is not in the backup, so the backup's revision is lower.
+	// This write, which removes shard a, is not in the backup, so the revision of the backup is lower.
 	if _, err := client.Delete(ctx, "/sheaf/"+store.Name()+"/shards/a"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, views, "a is gone", func(v placement.View) bool { return len(v.Shards) == 1 })
 	own.Restore(backup)
-	synctest.Wait() // waits until the client has noticed
+	synctest.Wait() // waits until the client has noticed the change
 	must.OK(t, store.Freeze(ctx, "the test", "it was set back"))
 	await(t, ctx, views, "the freeze", func(v placement.View) bool {
 		if _, there := v.Shards["a"]; v.Held() != "" && !there {

@@ -19,12 +19,12 @@ func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 	return nil
 }
 
-// notFrozen returns the condition that the store is not frozen. Every write that relies on the content of etcd needs
-// this condition.
+// notFrozen returns the condition that the store is not frozen. Every write that relies on the content of etcd must
+// have this condition.
 func (k keys) notFrozen() clientv3.Cmp { return k.at(frozenKey, 0) }
 
-// frozen returns an error if a state must not be used, otherwise nil. If this process is the first to notice such a
-// state, it freezes the store.
+// frozen returns an error if the state must not be used, and nil otherwise. If this process is the first to notice
+// such a state, it also freezes the store.
 func (s *Store) frozen(ctx context.Context, st *state, by string) error {
 	switch {
 	case !st.hasMeta:

@@ -45,8 +45,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// etcd is rolled back while processes follow it or begin to follow it. They notice this even if etcd's revision has
-// grown beyond the one that they saw.
+// etcd is rolled back while some processes follow it and others begin to follow it. All of them notice the rollback,
+// even if etcd's revision is higher again than the one that they last saw.
 func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func setBack(t *testing.T, grown bool) {
 	stays := at("stays", 1, 1, "a")
 	backup := own.Backup()
 	moved, later := at("moved", 2, 5, "b"), at("later", 1, 1, "b")
-	// The volume of a shard remembers the mark.
+	// The shard's volume remembers the mark of this view.
 	view, err := store.View(ctx)
 	must.OK(t, err)
 	seen := placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}
@@ -89,7 +89,7 @@ func setBack(t *testing.T, grown bool) {
 	}
 
 	own.Restore(backup)
-	synctest.Wait() // waits until the client has noticed
+	synctest.Wait() // waits until the client has noticed the rollback
 	if grown {
 		for {
 			put, err := client.Put(ctx, "somebody/else", "x")
@@ -99,7 +99,7 @@ func setBack(t *testing.T, grown bool) {
 			}
 		}
 	}
-	again := sameStore(t, client, store) // a process that starts now
+	again := sameStore(t, client, store) // a process that starts after the rollback, but remembers the earlier mark
 	held := await(t, ctx, again.Follow(ctx, seen, placement.Own{Shard: "a"}), "it is known to be older",
 		func(v placement.View) bool {
 			return v.Held() != ""
@@ -134,7 +134,7 @@ func setBack(t *testing.T, grown bool) {
 	default:
 	}
 
-	// The volumes hold the true state. The volume with the group "later" does not respond at first.
+	// The volumes hold the true state. At first, the volume that holds the group "later" does not respond.
 	found := func(shard string, groups ...placement.Group) rescue.FoundVolume {
 		v := rescue.FoundVolume{
 			Shard: shard, UUID: volumeOf(shard), Store: meta.StoreUUID,
@@ -183,14 +183,14 @@ func setBack(t *testing.T, grown bool) {
 	if planned, err := store.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err != nil || planned.TargetsWritten > 0 {
 		t.Errorf("planning again: %+v, %v", planned, err)
 	}
-	// The state before the reconciliation now counts as the older one, whatever its revision is.
+	// From now on, the state before the reconciliation counts as the older one, regardless of its revision.
 	if v.Mark.Behind(seen.Mark) != "" || seen.Behind(v.Mark) == "" {
 		t.Errorf("marks %+v, %+v", v.Mark, seen)
 	}
 }
 
-// A group that was created again with the name of a group on the volumes is not overwritten, because a person must
-// decide.
+// The volumes hold a group, and etcd holds a different group that was created later under the same name. The
+// reconciliation does not overwrite the one in etcd, because a person must decide which of the two is right.
 func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	synctest.Test(t, aGroupThatWasMadeTwiceIsNotReconciled)
 }
@@ -220,7 +220,7 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	if v, err := store.View(ctx); err != nil || v.Freeze == nil || v.Groups["g"].UUID != g.UUID {
 		t.Errorf("%+v, %v", v, err)
 	}
-	// With force, a person decides.
+	// The argument force stands for the decision of a person.
 	must.OK(t, store.Restore(ctx, r, true))
 	if v, err := store.ViewOf(ctx, meta.StoreUUID); err != nil || v.Freeze != nil || v.Groups["g"].UUID == g.UUID ||
 		v.Meta.EpochBase == 0 {
@@ -228,8 +228,9 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	}
 }
 
-// TestADeletedGroupIsNotReconciled checks two cases. If etcd records that a group was deleted, replicas that have not
-// seen the deletion yet do not bring the group back. If etcd has no record of the group at all, it is brought back.
+// TestADeletedGroupIsNotReconciled checks two cases. If etcd records that a group was deleted, the group stays
+// deleted, even if some replicas have not seen the deletion yet. If etcd has no record of the group at all, the group
+// is restored from its replicas.
 func TestADeletedGroupIsNotReconciled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -243,12 +244,13 @@ func TestADeletedGroupIsNotReconciled(t *testing.T) {
 			g.Members = []placement.Member{{Shard: "a", VolumeUUID: found.UUID, RaftID: 7}}
 			voters := []uint64{7}
 			if n == 0 {
-				voters = []uint64{7, 9, 11} // a member that was unreachable
+				// This replica could not be reached during the deletion, so it still lists all three voters.
+				voters = []uint64{7, 9, 11}
 			}
 			found.Replicas = append(found.Replicas, rescue.FoundReplica{Name: name, UUID: g.UUID,
 				Store: meta.StoreUUID, RaftID: 7, Voters: voters})
 			if n > 0 {
-				continue // etcd was rolled back to before its creation
+				continue // for the second group, etcd was rolled back to a time before the group was created
 			}
 			must.OK(t, store.DeleteGroup(ctx, mustPut(t, ctx, store, g)))
 		}
@@ -266,7 +268,7 @@ func TestADeletedGroupIsNotReconciled(t *testing.T) {
 	})
 }
 
-// sameStore returns the store as another process sees it.
+// sameStore returns the store from the perspective of another process.
 func sameStore(t *testing.T, client *clientv3.Client, of *registry.Store) *registry.Store {
 	t.Helper()
 	out, err := registry.NewStore(client, of.Name(), nil)
@@ -276,7 +278,7 @@ func sameStore(t *testing.T, client *clientv3.Client, of *registry.Store) *regis
 
 func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 
-// The status reports since when etcd has not responded, and why its content is not followed.
+// The status says since when etcd has not responded, and why the content of etcd is not used.
 func TestAStoreReportsWhenEtcdAnsweredLast(t *testing.T) {
 	synctest.Test(t, aStoreReportsWhenEtcdAnsweredLast)
 }
@@ -313,7 +315,7 @@ func aStoreReportsWhenEtcdAnsweredLast(t *testing.T) {
 		return last.After(first)
 	})
 	own.Away()
-	const silent = 3 * time.Second // longer than the time between two checks
+	const silent = 3 * time.Second // longer than the interval between two checks
 	until("etcd is gone", func(d time.Duration, _ string) bool { return d > silent })
 	own.Back()
 	until("etcd is back", func(d time.Duration, _ string) bool { return d < silent })

@@ -27,8 +27,8 @@ func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
 	return client, ctx
 }
 
-// TestEveryViewIsOfOneRevision writes pairs of targets, each pair in one transaction. No view may show only half of a
-// pair.
+// TestEveryViewIsOfOneRevision writes targets in pairs, each pair in one transaction. No view may contain only one
+// half of a pair.
 func TestEveryViewIsOfOneRevision(t *testing.T) { synctest.Test(t, everyViewIsOfOneRevision) }
 
 func everyViewIsOfOneRevision(t *testing.T) {
@@ -46,7 +46,8 @@ func everyViewIsOfOneRevision(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for n := range rounds {
-			// The pauses differ so that some views are sent in between, and some changes arrive together.
+			// The pauses have different lengths, so that some views are sent between two changes, and other views combine
+			// several changes.
 			time.Sleep(time.Duration(n%4) * viewDebounce / 2)
 			shards := []string{fmt.Sprint("s", n)}
 			if err := store.SetTargets(ctx, []placement.Target{{Group: "a", Shards: shards}, {Group: "b",
@@ -55,7 +56,7 @@ func everyViewIsOfOneRevision(t *testing.T) {
 				cancel()
 				return
 			}
-			// Keys of another store must not be seen.
+			// Keys of another store must have no effect.
 			if _, err := client.Put(ctx, "/sheaf/s2/targets/c", "x"); err != nil {
 				t.Error(err)
 			}
@@ -81,7 +82,8 @@ func everyViewIsOfOneRevision(t *testing.T) {
 	}
 }
 
-// TestAPlannerThatLostItsTermWritesNothing makes writes conditional on an election key that no longer exists.
+// TestAPlannerThatLostItsTermWritesNothing makes writes conditional on an election key that no longer exists, as it
+// is when a planner has lost its election.
 func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	synctest.Test(t, aPlannerThatLostItsTermWritesNothing)
 }
@@ -102,7 +104,7 @@ func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	if answer, err := client.Get(ctx, "/sheaf/s/", clientv3.WithPrefix()); err != nil || len(answer.Kvs) != 0 {
 		t.Fatalf("etcd holds %v, %v", answer.Kvs, err)
 	}
-	// createGroups must keep existing groups.
+	// createGroups must not change groups that exist already, so it is called twice.
 	for range 2 {
 		must.OK(t, store.createGroups(ctx, placement.View{}, groups))
 		groups[0].Leader = "changed"
@@ -112,7 +114,7 @@ func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	}
 }
 
-// TestListingIsOfOneRevisionOverPages reads more keys than fit on one page.
+// TestListingIsOfOneRevisionOverPages lists more keys than fit on one page.
 func TestListingIsOfOneRevisionOverPages(t *testing.T) {
 	synctest.Test(t, listingIsOfOneRevisionOverPages)
 }

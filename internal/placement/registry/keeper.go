@@ -16,18 +16,18 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Every process that writes groups and targets also writes the wakes of a store (wakes.go), except older versions of
-// Sheaf, which may run at the same time during an upgrade or a partial rollback. Therefore one of the shards that
-// follow the store by wakes is the keeper, which sees all groups, and writes the missing wakes. The keeper is a shard
-// because only shards need wakes. While any shard follows by wakes, one shard keeps them, regardless of the versions of
-// the planners, the gateways and the other shards.
+// Every process that writes groups and targets also writes the wake keys of a store (see wakes.go). Older versions of
+// Sheaf do not, and they may run at the same time during an upgrade or a partial rollback. Therefore one of the
+// shards that rely on wake keys acts as the keeper: it follows all groups, and writes the wake keys that are missing.
+// The keeper is a shard, because only shards need wake keys. As long as any shard relies on wake keys, one shard is
+// the keeper, regardless of the versions of the planners, the gateways and the other shards.
 
-// keeperTerm limits how long one shard keeps the wakes. The next keeper lists everything again.
+// keeperTerm limits how long one shard is the keeper. The next keeper lists everything again.
 const keeperTerm = 10 * time.Minute
 
-// startKeeper starts to keep the store's wakes concurrently with this follower, unless another shard keeps them. The
-// keeper stops when ctx is done. ctx is the context of the follower's watch, so that the keeper also starts again after
-// etcd was rolled back.
+// startKeeper makes this follower the keeper of the store's wake keys, in a goroutine of its own, unless another
+// shard is the keeper. The keeper stops when ctx is done. Because ctx is the context of the follower's watch, the
+// keeper also starts again after a rollback of etcd.
 func (w *watcher) startKeeper(ctx context.Context) {
 	if !w.keeping.CompareAndSwap(false, true) {
 		return
@@ -44,24 +44,25 @@ func (w *watcher) startKeeper(ctx context.Context) {
 	})
 }
 
-// naming records which shards a group's key or a target's key names, and the revision at which the key was written.
+// naming records the shards that the key of a group or target names, and the revision at which that key was written.
 type naming struct {
 	shards []string
 	at     int64
 }
 
-// keeper compares wakes with groups and targets.
+// keeper compares the wake keys with the groups and targets.
 type keeper struct {
 	keys
 
 	groups  map[string]naming
 	targets map[string]naming
-	wakes   map[string]map[string]int64 // group -> shard -> revision of the wake
-	written int                         // number of missing wakes that were written
+	// wakes maps each group, and each shard in it, to the revision of the wake key.
+	wakes   map[string]map[string]int64
+	written int // number of missing wake keys that this keeper has written
 }
 
-// keep keeps the wakes until ctx is done, the term has ended, or something fails. It returns nil immediately if another
-// shard keeps them.
+// keep acts as the keeper until ctx is done, the term has ended, or something fails. It returns nil immediately if
+// another shard is the keeper.
 func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error {
 	granted, err := k.client.Grant(ctx, leaseSeconds)
 	if err != nil {
@@ -90,8 +91,8 @@ func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error 
 	return nil // ctx is done, or the term has ended
 }
 
-// run lists all groups, targets and wakes, and follows them until the watch breaks or ctx is done. The error gives the
-// reason.
+// run lists all groups, targets and wake keys, and then follows them until the watch breaks or ctx is done. It
+// returns the reason as an error.
 func (k *keeper) run(ctx context.Context) error {
 	from, end := k.prefix+groupsKey, clientv3.GetPrefixRangeEnd(k.prefix+wakesKey)
 	touched := map[string]bool{}
@@ -105,8 +106,8 @@ func (k *keeper) run(ctx context.Context) error {
 	if err := k.repair(ctx, touched); err != nil {
 		return err
 	}
-	// All keys are watched as one range, so that all changes of a transaction arrive together. A wake that is still
-	// missing after that was not written.
+	// All keys are watched as one range, so that all changes of a transaction arrive together. If a wake key is still
+	// missing after that, its writer did not write it.
 	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end),
 		clientv3.WithRev(revision+1)) {
 		if err := change.Err(); err != nil {
@@ -123,7 +124,7 @@ func (k *keeper) run(ctx context.Context) error {
 	return errors.New("the watch ended")
 }
 
-// take applies one changed key, and adds its group to touched.
+// take applies the change of one key, and adds the key's group to touched.
 func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	kind, rest, _ := strings.Cut(k.name(kv.Key), "/")
 	var n naming
@@ -132,7 +133,7 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 		if g, err := decodeGroup(rest, kv.Value, kv.ModRevision); err == nil && !gone {
 			n = naming{concerned(g, placement.Target{}), kv.ModRevision}
 		} else if !gone {
-			return // a group or target that cannot be read wakes no shard that it named before
+			return // if the value is invalid, the previous value stays in force, as it does in the followers
 		}
 		k.groups[rest], touched[rest] = n, true
 	case targetsKey:
@@ -154,8 +155,8 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	}
 }
 
-// missing returns the writes that bring a group's wakes up to date. After them, each shard that the group concerns has
-// a wake that is as new as the group, and no other shard has one.
+// missing returns the writes that bring a group's wake keys up to date. After these writes, each shard that the group
+// or its target names has a wake key at least as new as the group, and no other shard has a wake key for it.
 func (k *keeper) missing(group string) (ops []clientv3.Op) {
 	g, t := k.groups[group], k.targets[group]
 	wanted := map[string]bool{}
@@ -170,11 +171,11 @@ func (k *keeper) missing(group string) (ops []clientv3.Op) {
 			ops = append(ops, clientv3.OpDelete(k.wakeKey(shard, group)))
 		}
 	}
-	return ops[:min(len(ops), wakesMax)] // the watch reports these writes, and the keeper then writes the rest
+	return ops[:min(len(ops), wakesMax)] // when the watch reports these writes, the keeper writes the rest
 }
 
-// repair writes the missing wakes of each group if neither the group nor its target has changed since they were read.
-// If one of them has changed, the watch reports it again.
+// repair writes the missing wake keys of each group, provided that neither the group nor its target has changed since
+// they were read. If one of them has changed, the watch reports the group again.
 func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
 	var ops []clientv3.Op
 	for group := range groups {

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// These are the keys below <prefix>/<store name>/.
+// These are the keys below the prefix <prefix>/<store name>/.
 const (
 	metaKey     = "meta"
 	shardsKey   = "shards/"
@@ -25,22 +25,25 @@ const (
 	volumesKey  = "volumes/"
 	statesKey   = "states/" // desired states of shards, see SetShardState
 	electionKey = "election/planner"
-	frozenKey   = "frozen" // exists while the store is frozen (rule 9)
-	// The following keys are not part of a View.
-	accessKey  = "access" // the table of grants, for internal/security/access
-	signingKey = "seal"   // key with which gateways and shards sign values that callers send back
-	// These keys sort after volumes/, so that no older version of Sheaf watches them.
-	wakesKey   = "wakes/"              // see wakes.go
-	keeperKey  = "wakes-keeper"        // see wakes.go
-	weightsKey = "weights/"            // see weights.go
-	tenantsKey = "weights-of-tenants/" // the ledger of each tenant with storage quotas, for internal/shard/quota
-	deletedKey = "within-deleted/"     // NAME; exists while group NAME is deleted; these keys are only counted
-	withinKey  = "within/"             // PREFIX; written with each group created within a bound, see create.go
+	frozenKey   = "frozen" // key that exists while the store is frozen (rule 9)
+	// Views do not contain the following keys.
+	accessKey  = "access" // table of grants, for internal/security/access
+	signingKey = "seal"   // key with which gateways and shards sign values that clients return later
+	// These keys sort after volumes/, and therefore outside the range that older versions of Sheaf watch.
+	wakesKey   = "wakes/"       // see wakes.go
+	keeperKey  = "wakes-keeper" // see wakes.go
+	weightsKey = "weights/"     // see weights.go
+	// For each tenant with storage quotas, a record of its usage for internal/shard/quota.
+	tenantsKey = "weights-of-tenants/"
+	// The key deletedKey+NAME exists while the group NAME is deleted. These keys serve only to count deleted groups.
+	deletedKey = "within-deleted/"
+	// The key withinKey+PREFIX is written together with each group that is created within a bound. See create.go.
+	withinKey = "within/"
 )
 
 const (
-	// etcd refuses a transaction of more than 128 operations. A nested transaction may use the operations that the
-	// outer transaction does not use.
+	// etcd rejects a transaction with more than 128 operations. txnOpsMax is lower, so that nested transactions can use
+	// the remaining operations.
 	txnOpsMax    = 50
 	readKeysMax  = 100
 	listPageKeys = 5000
@@ -49,15 +52,15 @@ const (
 // keys reads and writes the keys of one store in etcd.
 type keys struct {
 	client *clientv3.Client
-	prefix string // common prefix, with a trailing slash
+	prefix string // prefix of all keys of the store, with a trailing slash
 	logger *slog.Logger
 }
 
 // name returns a key without the store's prefix.
 func (k keys) name(key []byte) string { return strings.TrimPrefix(string(key), k.prefix) }
 
-// at returns the condition that a key has not changed since it was read at a revision. With revision 0, the condition
-// is that the key does not exist.
+// at returns the condition that a key has not changed since it was read at a revision. If the revision is 0, the
+// condition is that the key does not exist.
 func (k keys) at(name string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(k.prefix+name), "=", revision)
 }
@@ -66,7 +69,8 @@ func (k keys) exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
 }
 
-// only returns the key in the result of a request for one key. If the key does not exist, its ModRevision is 0.
+// only returns the key from the result of a request for a single key. If the key does not exist, the result has the
+// ModRevision 0.
 func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(found) == 0 {
 		return &mvccpb.KeyValue{}
@@ -74,7 +78,7 @@ func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return found[0]
 }
 
-// get reads one key. If the key does not exist, the result's ModRevision is 0, as with only.
+// get reads one key. If the key does not exist, the result has the ModRevision 0, as with only.
 func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	answer, err := k.client.Get(ctx, k.prefix+name)
 	if err != nil {
@@ -83,22 +87,23 @@ func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	return only(answer.Kvs), nil
 }
 
-// encode returns the JSON of a value that is stored in etcd. It panics if the value cannot be encoded, which never
-// happens for the types in use.
+// encode returns the JSON of a value, for storage in etcd. It panics if the value cannot be encoded, which does not
+// happen for any type in use.
 func encode(value any) []byte {
 	out, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // a defect of the code, seen at each run: JSON cannot represent the type
+		// JSON cannot represent the type of the value. This is a programming error, which any test of the caller reveals.
+		panic(err)
 	}
 	return out
 }
 
-// opPut returns the operation that writes a value as JSON.
+// opPut returns an operation that writes a value as JSON.
 func (k keys) opPut(name string, value any, options ...clientv3.OpOption) clientv3.Op {
 	return clientv3.OpPut(k.prefix+name, string(encode(value)), options...)
 }
 
-// create writes a key if it does not exist, and returns the value that etcd holds afterwards.
+// create writes a key if the key does not exist yet, and returns the value that etcd then holds.
 func (k keys) create(ctx context.Context, name string, value []byte) (there []byte, err error) {
 	answer, err := k.client.Txn(ctx).If(k.at(name, 0)).
 		Then(clientv3.OpPut(k.prefix+name, string(value))).Else(clientv3.OpGet(k.prefix + name)).Commit()
@@ -108,15 +113,15 @@ func (k keys) create(ctx context.Context, name string, value []byte) (there []by
 	return only(answer.Responses[0].GetResponseRange().Kvs).Value, nil
 }
 
-// replace writes a key if all conditions are true, and reports whether they were.
+// replace writes a key if all conditions are true, and reports whether it has written the key.
 func (k keys) replace(ctx context.Context, name string, value []byte, conditions ...clientv3.Cmp) (done bool,
 	err error) {
 	answer, err := k.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(k.prefix+name, string(value))).Commit()
 	return err == nil && answer.Succeeded, err
 }
 
-// read reads keys, named without the store's prefix, at one revision. The map found has no entry for a key that does
-// not exist.
+// read reads several keys at one revision. Their names lack the store's prefix. The result found has no entry for a
+// key that does not exist.
 func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccpb.KeyValue, at readAt, err error) {
 	found = make(map[string]*mvccpb.KeyValue, len(names))
 	for chunk := range slices.Chunk(names, readKeysMax) {
@@ -144,14 +149,14 @@ func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccp
 	return found, at, nil
 }
 
-// readAt identifies the state of etcd that was read, by etcd's id and revision.
+// readAt identifies the state of etcd in which something was read, by the id of etcd's cluster and the revision.
 type readAt struct {
 	revision int64
 	cluster  uint64
 }
 
-// pages reads a range of keys at the revision at, or at the newest one if at is 0. It reads in pages, and returns the
-// revision.
+// pages reads a range of keys in pages, all at the revision at. If at is 0, it uses the newest revision. It returns
+// the revision that it used.
 func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
 	options ...clientv3.OpOption,
 ) (revision int64, cluster uint64, err error) {
@@ -180,18 +185,18 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 	}
 }
 
-// errNotElected means that a transaction's condition is no longer true, for example that this planner is elected.
-// Nothing was written.
+// errNotElected means that nothing was written, because a condition of the transaction was not true. Such a condition
+// is, for example, that this planner is still elected.
 var errNotElected = errors.New("another planner is elected")
 
-// write applies ops in transactions of at most txnOpsMax operations. Each transaction is applied only if all conditions
-// in onlyIf are true. Otherwise write returns errNotElected.
+// write applies operations in transactions with at most txnOpsMax operations each. A transaction is applied only if
+// all conditions in onlyIf are true. Otherwise write returns errNotElected.
 func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
 	_, err := k.writeEach(ctx, ops, onlyIf...)
 	return err
 }
 
-// writeEach is like write, and also reports for each applied op whether it took effect. A nested transaction takes no
+// writeEach is like write, but also reports for each operation whether it took effect. A nested transaction takes no
 // effect if its conditions are false.
 func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
 	for chunk := range slices.Chunk(ops, txnOpsMax) {
@@ -210,8 +215,8 @@ func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...client
 	return done, nil
 }
 
-// keepAlive returns when the lease is lost or ctx is done. The client renews the lease while this function consumes the
-// responses.
+// keepAlive returns when the lease is lost or ctx is done. It must keep reading the client's responses, because
+// otherwise the client would stop renewing the lease.
 func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	answers, err := k.client.KeepAlive(ctx, lease)
 	if err != nil {
@@ -221,11 +226,12 @@ func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
-// revokePatience limits how long revoking a lease may take, because a stopping process waits for it. Tests use a longer
-// time, because they require that the lease's keys are gone afterwards, even if etcd's disk is slow.
+// revokePatience limits how long a process waits for the revocation of a lease when it stops. Tests wait longer,
+// because they rely on the deletion of the lease's keys, even if etcd's disk is slow.
 var revokePatience = time.Second
 
-// revoke revokes a lease, so that its keys are deleted immediately. If it fails, the lease expires later.
+// revoke revokes a lease, so that etcd deletes its keys immediately. If the revocation fails, the lease expires later
+// by itself.
 func (k keys) revoke(lease clientv3.LeaseID) {
 	if lease == 0 {
 		return

@@ -12,8 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The operator uses the following functions to set the targets of an existing store from outside. Several operators may
-// call them concurrently. Every write is conditional on the state from which it was decided.
+// The operator uses the following functions to set the targets of an existing store from the outside. Several
+// operators may call them concurrently, because every write is conditional on the state on which the decision was
+// based.
 
 // MetaOf is like Meta, but for a store that is known to exist. It returns ErrPlacementLost if etcd is empty, and
 // ErrOtherStore if etcd holds another store.
@@ -42,11 +43,11 @@ func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, placement.
 	return st, view, s.frozen(ctx, st, whoPlans)
 }
 
-// whoPlans is recorded as the process that noticed a rollback if that process is not a shard.
+// whoPlans is recorded as the process that noticed a rollback if this process is not a shard.
 const whoPlans = "the planner or operator"
 
-// known returns an error unless etcd holds the expected store. The argument err is the error of reading the store's
-// meta.
+// known returns an error unless etcd holds the expected store. The argument err is the error that occurred when the
+// store's meta was read.
 func (s *Store) known(want, have uuid.UUID, err error) error {
 	switch {
 	case errors.Is(err, placement.ErrNoMeta):
@@ -61,10 +62,10 @@ func (s *Store) known(want, have uuid.UUID, err error) error {
 	return nil
 }
 
-// PlanOnce creates the missing groups of Hash routing. If none is missing, it writes the targets that Plan changes.
-// PlanOnce is one step of RunPlanner, for a caller that decides itself when to take that step. Each write is
-// conditional on the state from which it was decided. After ErrChanged, the caller can call PlanOnce again. PlanOnce
-// never creates Meta. It returns the errors of ViewOf.
+// PlanOnce performs a single step of RunPlanner, for callers that choose the time of each step themselves. If groups
+// of Hash routing are missing, it creates them. Otherwise it writes the targets that Plan changes. Each write is
+// conditional on the state on which the decision was based. If PlanOnce returns ErrChanged, the caller may call it
+// again. PlanOnce never creates Meta. It returns the same errors as ViewOf.
 func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy placement.Policy) (placement.Planned, error) {
 	if err := policy.Validate(); err != nil {
 		return placement.Planned{}, err
@@ -95,12 +96,12 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy placement.
 	return out, nil
 }
 
-// pairsOf returns a function that looks up a group and its target in a view.
+// pairsOf returns a function that looks up a group and its target in the view.
 func pairsOf(view placement.View) func(name string) pair {
 	return func(name string) pair { return pair{view.Groups[name], view.Targets[name]} }
 }
 
-// changed returns ErrChanged if err means that a condition was false. It returns any other error unchanged.
+// changed returns ErrChanged if err says that a condition was false. It returns every other error unchanged.
 func changed(err error) error {
 	if errors.Is(err, errNotElected) {
 		return fmt.Errorf("planning: %w", placement.ErrChanged)
@@ -108,14 +109,14 @@ func changed(err error) error {
 	return err
 }
 
-// wish is the value of a key states/NAME.
+// wish is the value of a key states/NAME, which holds the desired state of a shard.
 type wish struct {
 	Shard string               `json:"shard"`
 	State placement.ShardState `json:"state"`
 }
 
-// SetShardState sets the desired state of a shard, whether the shard runs or not. The state persists until it is set
-// again. The default is Active. SetShardState writes nothing if the state is already set.
+// SetShardState sets the desired state of a shard, whether or not the shard is running. The state stays in force
+// until another one is set. The default is Active. If the state is already set, SetShardState writes nothing.
 func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string, state placement.ShardState) error {
 	if err := placement.ValidateShardName(shard); err != nil {
 		return err
@@ -135,7 +136,7 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	}
 	now, unusable := wish{State: placement.Active}, error(nil)
 	if there.ModRevision > 0 {
-		now, unusable = decodeWish(shard, there.Value) // a value that cannot be used is replaced
+		now, unusable = decodeWish(shard, there.Value) // a value that is invalid is replaced
 	}
 	if unusable == nil && now.State == state {
 		return nil
@@ -146,9 +147,9 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	return nil
 }
 
-// ForgetShard deletes the state that SetShardState has set for a shard that will not return. It returns
-// ErrShardRegistered while the shard is registered, and ErrShardHoldsGroups while a group is on the shard or has it in
-// its target.
+// ForgetShard deletes the state that SetShardState has set, for a shard that will not return. It returns
+// ErrShardRegistered while the shard is registered, and ErrShardHoldsGroups while any group has a copy on the shard
+// or names it in its target.
 func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) error {
 	view, err := s.ViewOf(ctx, store)
 	if err != nil {

@@ -56,7 +56,8 @@ func planOnceByManyAtOnce(t *testing.T) {
 	}
 	register(t, store, "a")
 	register(t, store, "b")
-	// There are several operators. Each of them either succeeds or gets an error because another one was faster.
+	// Several operators run at the same time. Each of them either succeeds, or gets an error because another one was
+	// faster.
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -113,7 +114,7 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 			t.Errorf("group %s is wanted on %v: a is cordoned", name, target.Shards)
 		}
 	}
-	// Setting the same state again writes nothing.
+	// Setting the same state a second time writes nothing.
 	must.OK(t, store.SetShardState(ctx, id, "a", placement.Cordoned))
 	if again, err := store.ViewOf(ctx, id); err != nil || again.Epoch != view.Epoch {
 		t.Errorf("epoch %d after %d, %v", again.Epoch, view.Epoch, err)
@@ -129,8 +130,8 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 	}
 }
 
-// etcd is stopped, wiped and restarted empty while a watcher runs. The watcher must keep its view, follow no other
-// store, and continue with a higher epoch once the placement has been rebuilt.
+// etcd is stopped, wiped and started again while a watcher runs. The watcher must keep its last view, and must not
+// follow any other store. Once the placement has been rebuilt, it must continue with a higher epoch.
 func TestWatchOverAWipedEtcd(t *testing.T) { synctest.Test(t, watchOverAWipedEtcd) }
 
 func watchOverAWipedEtcd(t *testing.T) {
@@ -158,7 +159,7 @@ func watchOverAWipedEtcd(t *testing.T) {
 	}
 
 	server.Wipe()
-	synctest.Wait() // waits until the client has noticed
+	synctest.Wait() // waits until the client has noticed that etcd is empty
 	if _, err := store.ViewOf(ctx, meta.StoreUUID); !errors.Is(err, placement.ErrPlacementLost) {
 		t.Fatalf("after the wipe: error %v", err)
 	}
@@ -167,7 +168,7 @@ func watchOverAWipedEtcd(t *testing.T) {
 		select {
 		case v := <-views:
 			t.Fatalf("%s: a view was given: %+v", what, v)
-		case <-time.After(5 * time.Second): // enough for two checks by the watcher
+		case <-time.After(5 * time.Second): // enough time for two checks by the watcher
 		}
 	}
 	quiet("an empty etcd")

@@ -15,13 +15,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// plannerLeaseSeconds is short because after a crash new groups wait for the next planner.
+// plannerLeaseSeconds is short, because after a crash of the planner new groups have to wait until another planner is
+// elected.
 const plannerLeaseSeconds = 3
 
-// RunPlanner creates, for each view, the groups of Hash routing and writes the targets that Plan changes. It runs until
-// ctx is done. Several planners may run. One of them is elected by a lease, and its writes have no effect after it has
-// lost the lease. RunPlanner continues after etcd outages. It returns an error for an invalid policy, and nil when ctx
-// is done.
+// RunPlanner plans the store until ctx is done. For each view, it creates the missing groups of Hash routing and
+// writes the targets that Plan changes. Several planners may run at the same time. They elect one of them by means of
+// a lease, and writes of a planner that has lost this lease have no effect. RunPlanner continues after outages of
+// etcd. It returns an error if the policy is invalid, and nil when ctx is done.
 func RunPlanner(ctx context.Context, store *Store, policy placement.Policy, logger *slog.Logger) error {
 	if err := policy.Validate(); err != nil {
 		return err
@@ -39,13 +40,13 @@ func RunPlanner(ctx context.Context, store *Store, policy placement.Policy, logg
 	return nil
 }
 
-// candidate is a planner that can be elected.
+// candidate is a planner that takes part in the election.
 type candidate struct {
 	store    *Store
 	policy   placement.Policy
 	logger   *slog.Logger
-	elected  clientv3.Cmp      // the condition that the planner's term continues
-	unplaced map[string]string // reasons by group, from the previous view in this term
+	elected  clientv3.Cmp      // condition that this planner is still elected
+	unplaced map[string]string // reasons why groups could not be placed, from the previous view of this term; by group
 }
 
 // term waits until this planner is elected, then plans until its term ends.
@@ -84,8 +85,8 @@ func (c *candidate) term(ctx context.Context) error {
 	return errors.New("the lease was lost")
 }
 
-// act creates the groups that are missing in a view. If none is missing, it plans for the view and writes the changed
-// targets.
+// act creates the groups that the view lacks. If no group is missing, it makes a plan for the view and writes the
+// changed targets.
 func (c *candidate) act(ctx context.Context, view placement.View) error {
 	if held := view.Held(); held != "" {
 		c.logger.Warn("nothing is planned", "reason", held)
@@ -93,7 +94,7 @@ func (c *candidate) act(ctx context.Context, view placement.View) error {
 	}
 	if missing := missingGroups(view); len(missing) > 0 {
 		c.logger.Info("creating groups", "groups", len(missing))
-		// The next view contains these groups.
+		// The next view will contain these groups.
 		return c.store.createGroups(ctx, view, missing, c.elected, c.store.notFrozen())
 	}
 	targets, unplaced := placement.Plan(view, c.policy)
@@ -105,13 +106,13 @@ func (c *candidate) act(ctx context.Context, view placement.View) error {
 	c.logger.Info("setting targets", "targets", len(targets), "epoch", view.Epoch)
 	late, err := c.store.setTargets(ctx, targets, pairsOf(view), c.elected, c.store.notFrozen())
 	if len(late) > 0 {
-		c.logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view contains the changed groups
+		c.logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view will show what has changed
 	}
 	return err
 }
 
-// logUnplaced logs the groups that cannot be placed now, with one line per reason. It leaves out groups that had the
-// same reason in the previous view.
+// logUnplaced logs the groups that cannot be placed now, with one line for each reason. It leaves out a group whose
+// reason is the same as in the previous view.
 func (c *candidate) logUnplaced(now map[string]string) {
 	groups := map[string][]string{}
 	for _, group := range slices.Sorted(maps.Keys(now)) {
@@ -125,7 +126,7 @@ func (c *candidate) logUnplaced(now map[string]string) {
 	}
 }
 
-// missingGroups lists the groups of Hash routing that do not exist. A group whose key cannot be used counts as
+// missingGroups lists the groups of Hash routing that do not exist yet. A group whose key is invalid counts as
 // existing.
 func missingGroups(view placement.View) []placement.Group {
 	var missing []placement.Group

@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// Reconcile overwrites the placement in the etcd of a frozen store with the placement that the shards' volumes report.
-// It changes only etcd, and never a volume. It lifts the freeze when every group is accounted for, which means that a
-// majority of its voters was found, or that no shard ever had the group. The argument silent describes the shards that
-// did not respond.
+// Reconcile overwrites the placement in the etcd of a frozen store with the placement that the shards' volumes
+// report. It never changes a volume. A group is accounted for if a majority of its voters was found, or if no shard
+// ever had the group. When every group is accounted for, Reconcile ends the freeze. The argument silent describes the
+// shards that did not respond.
 func (s *Store) Reconcile(ctx context.Context, r rescue.Rebuilt, silent []string) (rescue.Reconciled, error) {
 	st, err := s.list(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Store) Reconcile(ctx context.Context, r rescue.Rebuilt, silent []string
 	return c.done, c.lift(ctx, r.Meta.EpochBase)
 }
 
-// Unreconciled records why the store cannot be reconciled now.
+// Unreconciled records in etcd why the store cannot be reconciled now.
 func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
 	st, err := s.list(ctx)
 	if err != nil || st.view.Freeze == nil {
@@ -48,7 +48,7 @@ func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
 	return c.say(ctx)
 }
 
-// reconciler overwrites what one listing of etcd shows.
+// reconciler overwrites the placement in etcd, starting from one listing.
 type reconciler struct {
 	keys
 
@@ -56,8 +56,8 @@ type reconciler struct {
 	done rescue.Reconciled
 }
 
-// put writes a group and its target if neither has changed since the listing. It also replaces keys whose value is
-// invalid.
+// put writes a group and its target, provided that neither has changed since the listing. It also replaces keys whose
+// values are invalid.
 func (c *reconciler) put(ctx context.Context, g placement.Group, target placement.Target) error {
 	before := pair{c.st.groups[g.Name], c.st.targets[g.Name]}
 	before.group.Revision = c.st.revisionOf(groupsKey + g.Name)
@@ -78,7 +78,7 @@ func (c *reconciler) put(ctx context.Context, g placement.Group, target placemen
 	return nil
 }
 
-// say updates, in etcd, the list of what the freeze waits for, if that has changed.
+// say records in etcd what the freeze still waits for, if that differs from the recorded list.
 func (c *reconciler) say(ctx context.Context) error {
 	f := *c.st.view.Freeze
 	waits := rescue.FirstWords(c.done.Waits)
@@ -92,8 +92,8 @@ func (c *reconciler) say(ctx context.Context) error {
 	return nil
 }
 
-// lift ends the freeze, and raises the epoch above all epochs that were ever seen. All processes then follow etcd
-// again.
+// lift ends the freeze, and raises the epoch above every epoch that any process may have seen. All processes then
+// follow etcd again.
 func (c *reconciler) lift(ctx context.Context, base uint64) error {
 	meta := c.st.view.Meta
 	meta.EpochBase = max(base, meta.EpochBase+rescue.EpochJump)

@@ -17,23 +17,23 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// leaseSeconds is the time after which a shard that does not renew its lease is no longer registered.
+// leaseSeconds is the time after which a shard that stops renewing its lease is no longer registered.
 const leaseSeconds = 6
 
-// RegisterShard registers a shard until the returned function stop is called. The registration has a lease that is kept
-// alive, and replaced with a new lease after an etcd outage.
+// RegisterShard registers a shard until the function stop, which it returns, is called. It keeps the lease of the
+// registration alive, and replaces it with a new one after an outage of etcd.
 //
-// RegisterShard returns ErrNameTaken if another live process is registered under this name with another volume, or with
-// the same or a later generation of this volume. It also returns ErrNameTaken if that process has an earlier generation
-// of this volume at another address, because this volume is then a clone, and if the volume is live under another name.
-// It returns ErrRolledBack if the volume is not a successor of every state that was ever registered for it (see
-// MayFollow).
+// RegisterShard returns ErrNameTaken in three cases. First, another live process is registered under this name with a
+// different volume, or with the same or a later generation of this volume. Second, another live process is registered
+// under this name with an earlier generation of this volume and a different address, because one of the two volumes
+// must be a clone. Third, the volume is in use by a live process with another name. RegisterShard returns
+// ErrRolledBack if the volume is not a successor of every state that was ever registered for it (see MayFollow).
 //
-// ctx bounds the first registration. If ctx is done later, the registration ends as if stop() were called. stop()
-// removes the shard from etcd (within a second) and may be called more than once. refused() is called once if the shard
-// cannot be registered again after its lease ran out, because another process now has its name or volume. The shard
-// must then stop serving. refused() is not called if etcd merely does not respond. stop() waits until refused() has
-// returned.
+// ctx limits the time of the first registration. If ctx is done later, the registration ends as if stop() had been
+// called. stop() removes the shard from etcd (within a second), and may be called several times. If the lease has
+// expired and the shard cannot be registered again because another process now has its name or volume, refused() is
+// called once. The shard must then stop serving. If etcd merely does not respond, refused() is not called. stop()
+// waits until refused() has returned.
 func (s *Store) RegisterShard(ctx context.Context, shard placement.Shard, refused ...func(error)) (
 	stop func(), err error) {
 	r, err := s.registration(shard)
@@ -65,10 +65,10 @@ func (s *Store) RegisterShard(ctx context.Context, shard placement.Shard, refuse
 	}), nil
 }
 
-// MayRegister reports, like RegisterShard, whether a shard may be registered in its next state. It also returns the
-// volume's registered step, or zero if no step is registered. It writes nothing to etcd or to the volume. If each
-// refusal raised the generation of a copied volume, the copy would eventually have a later generation than its
-// original.
+// MayRegister reports, with the same errors as RegisterShard, whether a shard could be registered in its next state.
+// It also returns the registered step of the volume, or zero if there is none. It writes nothing, neither to etcd nor
+// to the volume. A shard calls it before it raises the generation of its volume. If a refused start raised the
+// generation of a copied volume, the copy would eventually have a later generation than the original.
 func (s *Store) MayRegister(ctx context.Context, shard placement.Shard) (registered placement.Step, err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -81,12 +81,12 @@ func (s *Store) MayRegister(ctx context.Context, shard placement.Shard) (registe
 	return registered, nil
 }
 
-// registration is the registration of one shard process. Not safe for concurrent use.
+// registration registers one shard process. It is not safe for concurrent use.
 type registration struct {
 	keys
 
-	shard placement.Shard // with the last known step
-	steps *sync.Map       // the field steps of the Store
+	shard placement.Shard // the shard, with its last known step
+	steps *sync.Map       // the same map as Store.steps
 }
 
 // registration validates a shard and prepares its registration.
@@ -100,8 +100,8 @@ func (s *Store) registration(shard placement.Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first calls once, and repeats the call while etcd is too slow. An attempt without a response may have written the
-// registration, which then belongs to this process and does not block the next attempt.
+// first calls once, and calls it again as long as etcd is too slow. If an attempt gets no response, it may still have
+// written the registration. Such a registration belongs to this process, and does not prevent the next attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, r.logger, func(ctx context.Context) error {
 		lease, err = r.once(ctx)
@@ -110,7 +110,8 @@ func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err e
 	return lease, err
 }
 
-// once creates a lease and writes the shard under it. It writes the volume's generation without a lease.
+// once creates a lease and writes the shard's registration with that lease. The volume's generation is written
+// without a lease.
 func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	granted, err := r.client.Grant(ctx, leaseSeconds)
 	if err != nil {
@@ -128,8 +129,8 @@ func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	}
 }
 
-// may checks whether the shard may be registered. It returns the conditions under which the state that it has read is
-// still current, and the volume's registered step.
+// may checks whether the shard may be registered. It returns conditions that are true as long as the state on which
+// this decision was based has not changed. It also returns the registered step of the volume.
 func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, registered placement.Step, err error) {
 	key, volumeKey := shardsKey+r.shard.Name, volumesKey+r.shard.VolumeUUID.String()
 	read, err := r.client.Txn(ctx).Then(clientv3.OpGet(r.prefix+key), clientv3.OpGet(r.prefix+volumeKey)).Commit()
@@ -169,8 +170,8 @@ func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, regi
 	return conditions, registered, nil
 }
 
-// try writes the shard and its volume in one transaction if neither has changed since it was read. It returns false if
-// one has.
+// try writes the registration and the record of the volume in one transaction, provided that neither has changed
+// since it was read. It returns false if one of them has changed.
 func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, error) {
 	if last, stepped := r.steps.Load(r.shard.Boot); stepped {
 		r.shard.Step, r.shard.Registered = last.(placement.Shard).Step, last.(placement.Shard).Registered
@@ -185,8 +186,8 @@ func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, e
 	return err == nil && put.Succeeded, err
 }
 
-// notLive returns an error if a live shard with the given key is registered with this volume. Otherwise it returns the
-// condition for a transaction that the key has not changed.
+// notLive returns an error if the given key is the registration of a live shard with this volume. Otherwise it
+// returns the condition that the key has not changed.
 func (r *registration) notLive(ctx context.Context, key string) (unchanged clientv3.Cmp, err error) {
 	answer, err := r.client.Get(ctx, r.prefix+key)
 	if err != nil {
@@ -207,15 +208,15 @@ func (r *registration) notLive(ctx context.Context, key string) (unchanged clien
 	return r.at(key, found.ModRevision), nil
 }
 
-// renewalsOfALivingShard is the number of renewals after which a registration counts as that of a live process. etcd
-// itself may have made a single renewal, because it extends all leases when its leader changes.
+// renewalsOfALivingShard is the number of renewals that prove that the registered process is alive. A single renewal
+// proves nothing, because etcd extends all leases when its leader changes.
 const renewalsOfALivingShard = 2
 
-// gone waits until another process has stopped, which is registered under the shard's name, at another address and with
-// an earlier generation of this volume. That process no longer runs if no process listens at its address, for example
-// after a crash, or if its registration has expired. If it keeps renewing its registration, it is alive, and this
-// volume is a copy of its volume. A later generation of this volume does not prove the opposite, because a process that
-// starts on a copy also raises the copied generation.
+// gone waits until another process has stopped. That process is registered under the shard's name, with a different
+// address and an earlier generation of this volume. It has stopped if nothing listens at its address, for example
+// after a crash, or if its registration has expired. If it keeps renewing its registration, it is alive, and one of
+// the two volumes is a copy of the other. The later generation of this volume does not show that this one is the
+// original, because a process that starts on a copy also raises the generation.
 func (r *registration) gone(ctx context.Context, there placement.Shard, lease clientv3.LeaseID) error {
 	shard := r.shard
 	if there.Address == shard.Address || there.Generation == shard.Generation {
@@ -264,15 +265,15 @@ func (r *registration) gone(ctx context.Context, there placement.Shard, lease cl
 	}
 }
 
-// goneEvery is the interval between two checks of a registration. etcd reports the remaining time of a lease in whole
-// seconds.
+// goneEvery is the interval between two checks of a registration. A check notices a renewal by the lease's remaining
+// time, which etcd reports in whole seconds and which then has grown.
 const goneEvery = 200 * time.Millisecond
 
-// goneMax bounds the wait until a registration expires. A registration expires after leaseSeconds if etcd is healthy.
-// Tests use a shorter time.
+// goneMax limits how long to wait for a registration to expire. If etcd is healthy, that takes leaseSeconds. Tests
+// use a shorter limit.
 var goneMax = 5 * leaseSeconds * time.Second
 
-// refuses reports whether no process listens at an address. It returns false if it cannot be certain.
+// refuses reports whether it is certain that no process listens at the address.
 func refuses(ctx context.Context, address string) bool {
 	soon, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -283,7 +284,7 @@ func refuses(ctx context.Context, address string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keep keeps the lease alive, and registers the shard again whenever the lease was lost, until ctx is done. It returns
+// keep keeps the lease alive until ctx is done. Whenever the lease is lost, it registers the shard again. It returns
 // an error if another process has the shard's name or volume.
 func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	tries := retries()
@@ -313,14 +314,16 @@ func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	}
 }
 
-// mayFollow is like the function MayFollow, but takes the value of etcd's key for the shard's volume. It also returns
-// the decoded record.
+// mayFollow is like placement.MayFollow, but takes the value of the volume's key in etcd. It also returns the decoded
+// record.
 func mayFollow(value []byte, shard placement.Shard) (seen placement.VolumeRecord, err error) {
 	err = json.Unmarshal(value, &seen)
 	if err == nil && (seen.Volume != shard.VolumeUUID || max(seen.Generation, seen.Step.Number) > placement.NumberMax) {
 		err = fmt.Errorf("it is of volume %s, generation %d, step %d", seen.Volume, seen.Generation, seen.Step.Number)
 	}
-	if err != nil { // not ErrRolledBack, because an unreadable record does not show that the volume was rolled back
+	// The error is not ErrRolledBack, because a record that cannot be read does not show that the volume was rolled
+	// back.
+	if err != nil {
 		return seen, fmt.Errorf("%w: key %s%s in etcd, which says in which state the volume was last, cannot be read: %w: "+
 			"see that the volume was not set back and is no copy, then delete the key", placement.ErrUnusable, volumesKey,
 			shard.VolumeUUID, err)
@@ -328,11 +331,11 @@ func mayFollow(value []byte, shard placement.Shard) (seen placement.VolumeRecord
 	return seen, placement.MayFollow(seen, shard)
 }
 
-// NextStep records in etcd that the volume of a registered shard is in its next step. It returns ErrRolledBack if
-// another process has registered the volume since then. This shard must then stop serving. After any other error the
-// caller must report the same step again.
+// NextStep records in etcd that the volume of a registered shard has moved on to its next step. It returns
+// ErrRolledBack if another process has registered the volume since then. The shard must then stop serving. After any
+// other error, the caller must report the same step again.
 func (s *Store) NextStep(ctx context.Context, shard placement.Shard) error {
-	s.steps.Store(shard.Boot, shard) // the step is on disk, so a new registration must report it
+	s.steps.Store(shard.Boot, shard) // the step is already on disk, so even a new registration must report it
 	key := volumesKey + shard.VolumeUUID.String()
 	for {
 		there, err := s.get(ctx, key)

@@ -22,8 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// TestRegisterShard runs on an in-memory etcd, as the other tests of this package do, and on a real one, so that both
-// are known to behave in the same way.
+// TestRegisterShard runs on an in-memory etcd, like the other tests of this package, and also on a real etcd, to make
+// sure that both behave in the same way.
 func TestRegisterShard(t *testing.T) {
 	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, onEtcd(t)) })
 }
@@ -34,23 +34,25 @@ func TestRegisterShardInMemory(t *testing.T) {
 	})
 }
 
-// This case does not fit into the table. An etcd that was rolled back has an earlier step than the volume, which is not
-// a fault of the volume. A volume that was rolled back further than etcd is still detected.
+// If etcd was rolled back, it records an earlier step than the volume. That is not the fault of the volume, so the
+// shard may serve it. If the volume was rolled back even further than etcd, this must still be detected.
 func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	step := func(n uint64) placement.Step { return placement.Step{Number: n, Nonce: uuid.UUID{byte(n)}} }
 	volume := uuid.New()
 	for _, c := range []struct {
-		registered, generation uint64 // values in etcd
-		here, known            uint64 // values on the volume, whose generation is 9
-		want                   error
+		// The registered step and generation come from etcd.
+		registered, generation uint64
+		// The step here and the registered step known to the volume come from the volume, whose generation is always 9.
+		here, known uint64
+		want        error
 	}{
 		{20, 8, 21, 20, nil},
 		{15, 7, 21, 20, nil}, // etcd was rolled back
 		{1, 1, 21, 20, nil},
-		{0, 0, 21, 20, nil}, // etcd was rolled back to a time before steps existed
+		{0, 0, 21, 20, nil}, // etcd was rolled back to a time before steps were introduced
 		{15, 7, 14, 13, placement.ErrRolledBack},
 		{15, 7, 16, 15, nil},
-		{15, 7, 16, 14, placement.ErrRolledBack}, // another process has registered since then
+		{15, 7, 16, 14, placement.ErrRolledBack}, // another process has registered the volume in the meantime
 		{15, 9, 21, 20, placement.ErrRolledBack},
 	} {
 		err := placement.MayFollow(placement.VolumeRecord{Volume: volume, Generation: c.generation, Step: step(c.registered),
@@ -63,8 +65,8 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	}
 }
 
-// When a lease has expired, the new registration reports the current step of the volume. The registration does so even
-// if etcd was rolled back to a step between that at the start and the current one.
+// When a lease has expired, the shard registers again and reports the current step of its volume. It can do so even
+// if etcd was rolled back, to any step between the one at the shard's start and the current one.
 func TestARepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	synctest.Test(t, aRepeatedRegistrationReportsTheLastStep)
 }
@@ -118,9 +120,9 @@ func aRepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	}
 }
 
-// An etcd that was rebuilt from the volumes has the step of each volume, so from then on an earlier state of a volume
-// is detected. If a shard has reported a later step to etcd during the rebuild, the step in its earlier response does
-// not replace the later one.
+// When etcd is rebuilt from the volumes, it learns the step of each volume. From then on, a volume that is rolled
+// back is detected. If a shard reports a later step to etcd during the rebuild, that step is kept, although the
+// shard's earlier response contained an older one.
 func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	synctest.Test(t, aRebuiltEtcdKnowsTheStepsOfVolumes)
 }
@@ -169,7 +171,7 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	rebuilt, err := rescue.Rebuild(id, volumes, nil)
 	must.OK(t, err)
 	must.OK(t, store.Restore(ctx, rebuilt, false))
-	// The shard continues, from the step that it reported and from later ones.
+	// The shard must be able to continue with the step that it reported, and with later ones.
 	for range 3 {
 		if err := p.Again(ctx); err != nil {
 			t.Fatalf("the shard that ran all the time cannot register again: %v", err)
@@ -191,7 +193,8 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	}
 }
 
-// A process on a copy of a live shard's volume has a later generation than that shard, just as after a restart.
+// If a process runs on a copy of a live shard's volume, it has a later generation than that shard, just as a
+// restarted shard does. RegisterShard must refuse it nevertheless.
 func TestRegisterShardRefusesACopyOfALiveVolume(t *testing.T) {
 	synctest.Test(t, registerShardRefusesACopyOfALiveVolume)
 }
@@ -209,8 +212,8 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	defer stop()
 	clone := first
 	clone.Generation, clone.Address = 2, "127.0.0.1:2"
-	// The shard calls MayRegister before it raises the generation of its volume. Its folder may be a copy, or the lock of
-	// the folder may have been removed.
+	// A shard calls MayRegister before it raises the generation of its volume, because its folder may be a copy, or the
+	// lock on the folder may have been removed.
 	if _, err := store.MayRegister(ctx, clone); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("a copy of a live volume may be registered: error %v", err)
 	}
@@ -219,15 +222,15 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 		t.Fatalf("a copy of a live volume: error %v", err)
 	}
 	stop()
-	stopClone, err := store.RegisterShard(ctx, clone) // the listener belongs to another process now
+	stopClone, err := store.RegisterShard(ctx, clone) // the address now belongs to another process
 	if err != nil {
 		t.Fatalf("the shard has stopped: %v", err)
 	}
 	stopClone()
 }
 
-// A shard whose lease expired gets an error if another process has registered in its place. If there is no other
-// process, the shard registers again.
+// If a shard's lease expires and another process registers in its place, the shard gets an error. If nobody has taken
+// its place, the shard registers again.
 func TestAShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 	synctest.Test(t, aShardInWhosePlaceAnotherRegisteredIsInformed)
 }
@@ -253,7 +256,7 @@ func aShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 		t.Fatal("it does not register")
 		return nil
 	}
-	// The lease is revoked, as if it had expired. The shard must register again.
+	// The lease is revoked, which has the same effect as its expiry. The shard must register again.
 	before := registered()
 	revoke := func(lease int64) {
 		if _, err := client.Revoke(ctx, clientv3.LeaseID(lease)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -270,7 +273,8 @@ func aShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 		t.Fatalf("it was told %v", err)
 	default:
 	}
-	// Another process with the same name takes the key, which is allowed once the key is gone. Then the lease expires.
+	// Another process with the same name takes over the key, which is possible once the key is gone. After that, the
+	// lease expires.
 	twin := first
 	twin.Generation, twin.Address = 2, "127.0.0.1:2"
 	value, err := json.Marshal(twin)
@@ -289,7 +293,7 @@ func aShardInWhosePlaceAnotherRegisteredIsInformed(t *testing.T) {
 	}
 }
 
-// A volume has one name at a time.
+// A volume may be registered under only one name at a time.
 func TestRegisterShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 	synctest.Test(t, registerShardRefusesAVolumeThatIsLiveUnderAnotherName)
 }
@@ -307,7 +311,8 @@ func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 		t.Fatalf("the volume of a live shard under another name: error %v", err)
 	}
 	stop()
-	stopNew, err := store.RegisterShard(ctx, shard("a")) // shard a has a new disk now
+	// Shard a is registered with a new disk, so its old volume is free.
+	stopNew, err := store.RegisterShard(ctx, shard("a"))
 	must.OK(t, err)
 	defer stopNew()
 	stopB, err := store.RegisterShard(ctx, b)
@@ -315,7 +320,8 @@ func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 		t.Fatalf("the volume of a shard that has another one now: %v", err)
 	}
 	defer stopB()
-	a.Generation = 3 // the first shard would take its disk back, but that disk is in use
+	// The old shard a tries to use its old volume again, but that volume is now in use by shard b.
+	a.Generation = 3
 	stopNew()
 	if _, err := store.RegisterShard(ctx, a); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("the volume is live as b: error %v", err)
@@ -352,10 +358,11 @@ func anOlderLeaderDoesNotWriteAGroup(t *testing.T) {
 	put(3, 10, nil)
 	put(3, 9, placement.ErrStaleLeader)
 	put(2, 12, placement.ErrStaleLeader)
-	put(4, 9, placement.ErrStaleLeader) // this leader has not applied everything yet
+	put(4, 9, placement.ErrStaleLeader) // this leader has not applied all membership changes yet
 	put(4, 11, nil)
 	late := g
-	if g, err = store.PutGroup(ctx, g); err != nil { // a report is written in between
+	// Another write, such as a report, comes in between.
+	if g, err = store.PutGroup(ctx, g); err != nil {
 		t.Fatal(err)
 	}
 	late.Term = 9

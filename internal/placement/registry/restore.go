@@ -15,9 +15,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// Restore writes a rebuilt placement. It writes meta last, because no process follows an etcd without meta. It keeps
-// etcd's volume records. If etcd already holds meta, it returns ErrStoreExists. With force, it replaces the meta of the
-// same store, but never that of another store.
+// Restore writes a rebuilt placement. It writes meta last, because no process follows an etcd that has no meta. It
+// keeps the records of volumes that etcd already has. If etcd already has meta, Restore returns ErrStoreExists. If
+// force is set, it replaces the meta of the same store, but never that of a different store.
 func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	}
 	known := map[string]bool{}
 	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
-	// A restore deletes all targets, so only the members' shards have to be woken.
+	// Restore deletes all targets, so a group needs wake keys only for the shards of its members.
 	wakes := func(g placement.Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, placement.Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true
@@ -72,12 +72,13 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 		return restoring(err)
 	}
 	return restoring(s.write(ctx, []clientv3.Op{
-		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // old targets; the planner sets new ones
+		// The old targets are deleted. The planner sets new ones.
+		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()),
 		s.opPut(metaKey, r.Meta), clientv3.OpDelete(s.prefix + frozenKey),
 	}, unchanged))
 }
 
-// ErrShort means that too few voters of some groups were found. Nothing was written.
+// ErrShort means that too few voters of some groups were found, and that therefore nothing was written.
 var ErrShort = errors.New("too few voters of some groups were found")
 
 func restoring(err error) error {
@@ -87,7 +88,8 @@ func restoring(err error) error {
 	return err
 }
 
-// Registered lists the shards that are registered now, even if etcd holds nothing else.
+// Registered lists the shards that are currently registered. It works even if etcd holds nothing else about the
+// store.
 func (s *Store) Registered(ctx context.Context) ([]placement.Shard, error) {
 	st, err := s.list(ctx)
 	if err != nil {

@@ -14,21 +14,21 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 )
 
-// retryMax is the longest pause before a retry after etcd did not respond.
+// retryMax is the longest pause between two attempts when etcd does not respond.
 const retryMax = 2 * time.Second
 
-// retries returns the pauses between retries of lists, watches, registrations, plans and grants while etcd does not
+// retries returns the pauses between attempts to list, watch, register, plan or read grants while etcd does not
 // respond.
 func retries() *backoff.Tries {
 	return &backoff.Tries{Doubling: backoff.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }
 
-// startPatience limits how long Patiently retries.
+// startPatience limits for how long Patiently retries.
 const startPatience = time.Minute
 
-// Patiently performs the etcd requests that a starting shard needs. It retries after errors for which IsPassing is
-// true, which usually mean that etcd's disk stalls for a while. After a minute, or when ctx is done, it returns the
-// last error.
+// Patiently runs the etcd requests that a starting shard depends on. If they fail with an error for which IsPassing
+// is true, it runs them again. Such an error usually means that etcd's disk stalls for a while. After a minute, or
+// when ctx is done, Patiently returns the last error.
 func Patiently(ctx context.Context, logger *slog.Logger, do func(ctx context.Context) error) error {
 	began := time.Now()
 	for tries := retries(); ; tries.Wait(ctx) {
@@ -40,8 +40,8 @@ func Patiently(ctx context.Context, logger *slog.Logger, do func(ctx context.Con
 	}
 }
 
-// IsPassing reports whether etcd did not respond in time, or was so slow that a lease expired before it was used. A
-// retry may then succeed.
+// IsPassing reports whether an error means that etcd did not respond in time, or was so slow that a lease expired
+// before it was used. In both cases a retry may succeed.
 func IsPassing(err error) bool {
 	var answer rpctypes.EtcdError
 	if errors.As(err, &answer) {
@@ -50,12 +50,12 @@ func IsPassing(err error) bool {
 	return status.Code(err) == codes.Unavailable || errors.Is(err, context.DeadlineExceeded)
 }
 
-// refusals are the codes with which etcd refuses a request before it does anything.
+// refusals are the codes with which etcd rejects a request without having executed any of it.
 var refusals = []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated,
 	codes.InvalidArgument, codes.FailedPrecondition}
 
-// MayBeDone reports whether a failed etcd write may have taken effect. It may have if etcd has not responded, or if the
-// error does not show whether the write took effect.
+// MayBeDone reports whether a failed write to etcd may nevertheless have taken effect. That is so if etcd did not
+// respond, or if the error leaves it open.
 func MayBeDone(err error) bool {
 	var of rpctypes.EtcdError
 	return !errors.As(err, &of) || !slices.Contains(refusals, of.Code())

@@ -22,8 +22,8 @@ import (
 // reconciled, which raises Meta.EpochBase. If it did not persist, the older etcd would soon pass the comparison again,
 // because writes raise its revision too.
 
-// behind returns why a state is older than an earlier view of the same store. It returns an empty string if the state
-// is not older.
+// behind explains why a state is older than an earlier view of the same store. It returns an empty string if the
+// state is not older.
 func (st *state) behind(seen placement.Progress) string {
 	now := st.mark()
 	why := now.Behind(seen.Mark)
@@ -43,8 +43,9 @@ func wordsOlder(key string, now, seen int64) string {
 	return fmt.Sprintf("key %s is of revision %d, seen was %d", key, now, seen)
 }
 
-// compare checks whether the state is older than an earlier view. Once a state was found to be older, the finding
-// persists until the epoch base is higher, because writes to an older etcd also raise its revision.
+// compare checks whether the state is older than an earlier view. Once a state was found to be older, this finding
+// remains until the epoch base has grown. Otherwise it would soon be lost, because writes to the older etcd raise its
+// revision.
 func (st *state) compare(seen placement.Progress, last *state) {
 	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
 		if st.setBack = st.behind(seen); st.setBack == "" {
@@ -54,8 +55,8 @@ func (st *state) compare(seen placement.Progress, last *state) {
 	st.base = st.view.Meta.EpochBase
 }
 
-// older returns the name of a group or target that is older in this state than in the earlier state last, which may be
-// nil. It returns an empty string if there is none.
+// older returns the name of a group or target that is older in this state than in the earlier state last. The
+// argument last may be nil. It returns an empty string if there is no such group or target.
 func (st *state) older(last *state) string {
 	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID ||
 		last.view.Meta.EpochBase != st.view.Meta.EpochBase {
@@ -77,25 +78,25 @@ func (st *state) older(last *state) string {
 // memory holds what this process remembers about a store.
 type memory struct {
 	mu         sync.Mutex         // guards the fields below
-	observed   placement.Progress // the latest state of the store that this process has seen
+	observed   placement.Progress // latest state of the store that this process has seen
 	lastAnswer time.Time          // when etcd last sent a response to a watch
-	held       string             // why Watch withholds etcd's content; empty if it does not
-	domains    map[string]string  // the failure domain with which each shard was last registered; see withDomains
+	held       string             // why Watch does not pass on etcd's content; empty if it does
+	domains    map[string]string  // failure domain with which each shard was last registered; see withDomains
 
 	reportedUnusable map[string]int64 // keys that reportUnusable has logged, with their revisions
 }
 
-// LastAnswer returns the time of etcd's last response to a Watch or Follow of this Store. The time is zero if etcd
-// never responded. LastAnswer also returns why Watch withholds etcd's current content. The reason is empty if Watch
-// does not withhold it.
+// LastAnswer returns the time of etcd's last response to a Watch or Follow of this Store, or the zero time if etcd
+// has never responded. It also returns the reason why Watch does not pass on etcd's current content, or an empty
+// string if Watch does.
 func (m *memory) LastAnswer() (last time.Time, held string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.lastAnswer, m.held
 }
 
-// hold records that etcd has responded, and why its current content is withheld. The reason is empty if the content is
-// not withheld.
+// hold records that etcd has responded, and the reason why its content is not passed on. The reason is empty if it
+// is.
 func (m *memory) hold(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +110,7 @@ func (m *memory) noteAnswer() {
 	m.lastAnswer = time.Now()
 }
 
-// saw records the state that this process has seen, and whether etcd was rolled back.
+// saw records the state that this process has now seen, and whether that state shows that etcd was rolled back.
 func (m *memory) saw(st *state) {
 	if !st.hasMeta {
 		return
@@ -128,21 +129,22 @@ func (m *memory) saw(st *state) {
 	}
 }
 
-// found records why a state is older than one that was seen before. If a reason is already recorded, it is kept.
+// found records why a state is older than one that was seen earlier. If a reason is already recorded, that reason is
+// kept.
 func found(seen *placement.Progress, st *state, why string) {
 	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
 		seen.SetBack = why
 	}
 }
 
-// keep preserves the finding that etcd is older, unless etcd has been reconciled since.
+// keep carries the finding that etcd is older over to the next state, unless etcd has been reconciled since.
 func keep(seen *placement.Progress, before placement.Progress) {
 	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
 		seen.SetBack = before.SetBack
 	}
 }
 
-// Newest returns the later of the view's mark and the mark up to which this process has seen the store.
+// Newest returns the later of two marks: that of the view, and the mark up to which this process has seen the store.
 func (m *memory) Newest(view placement.Mark) placement.Mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -152,22 +154,23 @@ func (m *memory) Newest(view placement.Mark) placement.Mark {
 	return m.observed.Mark
 }
 
-// setBackSince records that etcd is older than the listed state, and returns the error that ends the follower.
+// setBackSince records that etcd is older than the listed state, and returns the error with which the follower ends.
 func (m *memory) setBackSince(st *state, why string) error {
 	st.setBack = why
 	m.saw(st)
 	return fmt.Errorf("%w: %s", errSetBack, why)
 }
 
-// before returns the state up to which the store has been seen so far. It must be called before a read starts. The
-// read's result cannot be older than that state, because a read goes through a majority of etcd's members.
+// before returns the state up to which the store has been seen so far. It must be called before a read is started.
+// Because every read goes through a majority of etcd's members, its result cannot be older than the state that before
+// has returned.
 func (m *memory) before() placement.Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.observed
 }
 
-// See sets the state up to which an earlier process saw the store.
+// See informs the memory of the state up to which an earlier process has seen the store.
 func (m *memory) See(before placement.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,9 +180,9 @@ func (m *memory) See(before placement.Progress) {
 	}
 }
 
-// isBehind explains how a read shows that etcd is older than the state st, which was seen before. It returns an empty
-// string if etcd is not older. The argument now describes the read, and newest is the revision of the key st.contentKey
-// in that read.
+// isBehind explains how a read shows that etcd is older than the state st, which was seen earlier. It returns an
+// empty string if etcd is not older. The argument now identifies the state that was read, and newest is the revision
+// that the key st.contentKey had in it.
 func (st *state) isBehind(now readAt, newest int64) string {
 	switch seen := max(st.revision, st.looked); {
 	case now.revision < seen:

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// grownSince restores a backup of etcd, then calls change, which writes to that etcd as other processes would for a
-// while. It returns a backup of the result.
+// grownSince restores a backup of etcd and calls change, which makes the writes that other processes would make in
+// the meantime. It returns a backup of the result.
 func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	change func(store *registry.Store)) memetcdtest.Backup {
 	t.Helper()
@@ -26,12 +26,12 @@ func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	return server.Backup()
 }
 
-// etcd is rolled back while a shard watches its own groups, another process watches everything, and a third one lists
-// etcd now and then. Each must notice this, no matter how many writes the older etcd has received before it responds
-// again.
+// etcd is rolled back while three processes use it: a shard that watches its own groups, a process that watches
+// everything, and one that lists etcd now and then. Each of them must notice the rollback, no matter how many writes
+// the older etcd receives before the process reaches it again.
 func TestAnOlderEtcdIsNoticedByWhatItHolds(t *testing.T) {
 	for name, c := range map[string]struct {
-		mine, others int // number of writes after the backup, to the shard's own group and to others
+		mine, others int // number of writes after the backup, to the shard's own group and to other groups
 		grown        int // number of writes to the older etcd before the process reaches etcd again
 	}{
 		"only others' groups had changed":                                {0, 20, 5},
@@ -52,7 +52,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 	mustInit(t, ctx, store, meta)
 	write := func(store *registry.Store, name, shard string) placement.Group {
 		t.Helper()
-		var g placement.Group // the group as etcd holds it
+		var g placement.Group // the group in the form in which etcd holds it
 		must.OK(t, placementtest.Again(ctx, func() (err error) {
 			g, _, err = store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0))
 			return err
@@ -97,7 +97,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 		}
 	})
 	own.Restore(older)
-	synctest.Wait() // waits until the client has noticed
+	synctest.Wait() // waits until the client has noticed the rollback
 
 	if _, err := planner.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err == nil {
 		t.Errorf("it is planned on an older etcd")
@@ -110,7 +110,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 		_, held := gateway.LastAnswer()
 		return held != ""
 	})
-	// The process restarts, as after a kill, with the mark that the shard's volume has kept.
+	// The process restarts, as after a kill. It knows the mark that the shard's volume has stored.
 	restarted := sameStore(t, client, store)
 	first := <-restarted.Follow(ctx, placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})
 	if first.SetBack == "" {

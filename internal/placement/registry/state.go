@@ -12,32 +12,32 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// state is the mutable copy of etcd's content. Published maps are copies, which are created only if something has
-// changed.
+// state is the mutable copy of etcd's content. Views get copies of its maps, and a new copy is made only if something
+// in that map has changed.
 type state struct {
-	revision     int64 // revision of the listing, or of the last change after it
-	looked       int64 // etcd's revision at the last check
-	metaRevision int64 // revision of the last change of meta; 0 if meta does not exist
+	revision     int64 // revision of the listing, or of the latest change since then
+	looked       int64 // revision of etcd at the last check
+	metaRevision int64 // revision of the latest change of meta; 0 if meta does not exist
 	hasMeta      bool
 	content      int64   // see Mark.Content
 	contentKey   string  // see Mark.ContentKey
-	asked        wroteAt // the contentKey of the earlier view, as this listing found it
+	asked        wroteAt // the earlier view's contentKey, with the revision that this listing found
 	cluster      uint64
-	base         uint64 // the base in meta at the time of the comparison
+	base         uint64 // EpochBase in meta when this state was compared
 	setBack      string // why this state is older than an earlier view; empty if it is not older
-	freezeAt     int64  // revision of the key frozen; 0 if the key does not exist
+	freezeAt     int64  // revision of the key "frozen"; 0 if the key does not exist
 	view         placement.View
 	changed      changedParts
 	shards       map[string]placement.Shard
 	groups       map[string]placement.Group
 	targets      map[string]placement.Target
 	states       map[string]placement.ShardState
-	weights      map[string]*shardWeights      // reports of weights, by shard
-	unusable     map[string]placement.Unusable // keys that cannot be used, without the prefix
-	news         bool                          // something has changed that does not change the epoch
+	weights      map[string]*shardWeights      // reports of group sizes, by shard
+	unusable     map[string]placement.Unusable // keys with invalid values, without the prefix
+	news         bool                          // a view must be sent although the epoch has not changed
 }
 
-// changedParts are the parts of a state that have changed since the last publish.
+// changedParts says which parts of a state have changed since the last call of publish.
 type changedParts struct{ shards, groups, targets, states, unusable bool }
 
 // wroteAt is a key and the revision at which it was written. The revision is 0 if the key does not exist.
@@ -65,7 +65,7 @@ func (st *state) mark() placement.Mark {
 	}
 }
 
-// wrote records a write to a key that is never deleted.
+// wrote records that a key that is never deleted was written.
 func (st *state) wrote(name string, revision int64) {
 	if revision > st.content {
 		st.content, st.contentKey = revision, name
@@ -136,8 +136,8 @@ func (st *state) putAll(k keys, found map[string]*mvccpb.KeyValue) {
 	}
 }
 
-// put applies one key, and reports whether the view has changed. If the value is invalid, the known value remains, and
-// View.Unusable names the key.
+// put applies the value of one key, and reports whether the view has changed. If the value is invalid, the previous
+// value stays in force, and View.Unusable names the key.
 func (st *state) put(k keys, name string, kv *mvccpb.KeyValue) (relevant bool) {
 	relevant, err := st.decode(name, kv)
 	if err != nil {
@@ -147,7 +147,7 @@ func (st *state) put(k keys, name string, kv *mvccpb.KeyValue) (relevant bool) {
 	return relevant
 }
 
-// decode applies one key if its value is valid.
+// decode applies the value of one key if the value is valid.
 func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err error) {
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {
@@ -168,7 +168,7 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 		st.view.Freeze, st.freezeAt = f, kv.ModRevision
 	case volumesKey:
 		st.wrote(name, kv.ModRevision)
-		return false, nil // only the shard that registers the volume reads this key
+		return false, nil // this key is read only by the shard that registers the volume
 	case shardsKey:
 		var shard placement.Shard
 		if shard, err = decodeShard(rest, kv.Value); err == nil {
@@ -200,7 +200,7 @@ func (st *state) decode(name string, kv *mvccpb.KeyValue) (relevant bool, err er
 }
 
 // drop applies the deletion of one key, and reports whether the view has changed. If meta is deleted, no further view
-// is sent, because a store does not vanish while it is used.
+// is sent, because a store that is in use does not simply disappear.
 func (st *state) drop(name string) bool {
 	wasUnusable := st.usable(name)
 	kind, rest, _ := strings.Cut(name, "/")

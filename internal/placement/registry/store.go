@@ -1,6 +1,7 @@
-// Package registry keeps the placement of a store in etcd. Shards register there and follow their groups, gateways
-// watch everything, and one of them, or the operator, writes the planner's decisions. Every write requires that the
-// state that its writer has read is unchanged. The registry also keeps the table of grants and the ledgers of tenants.
+// Package registry keeps the placement of a store in etcd. Shards register in it and follow their groups. Gateways
+// follow all groups. One of the gateways, or the operator, writes the planner's decisions. Every write is
+// conditional: the state that its writer has read must be unchanged. The registry also keeps the table of grants, and
+// the records of how much the tenants use.
 package registry
 
 import (
@@ -18,11 +19,11 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// PrefixDefault is the prefix of all stores' keys in etcd, unless NewStoreAt is given a different prefix.
+// PrefixDefault is the prefix of the keys of all stores in etcd, unless NewStoreAt is given a different one.
 const PrefixDefault = "/sheaf"
 
-// Store keeps placement in etcd. It is safe for concurrent use. Each of its embedded parts has access only to what its
-// methods need. The parts that access etcd have no memory, and the part memory has no access to etcd.
+// Store keeps the placement of a store in etcd. It is safe for concurrent use. Each of its embedded parts can access
+// only what its methods need: the parts that access etcd remember nothing, and the part memory has no access to etcd.
 type Store struct {
 	keys
 	memory
@@ -30,12 +31,13 @@ type Store struct {
 	ledgers
 	weights
 
-	steps  sync.Map // Shard.Boot to Shard, as last passed to NextStep
-	making sync.Map // maps Bound.Prefix to *longlock.Mutex, which is held while a group is created within the bound
+	steps sync.Map // maps Shard.Boot to the Shard that was last passed to NextStep
+	// making maps Bound.Prefix to a *longlock.Mutex, which is held while a group covered by the bound is created.
+	making sync.Map
 }
 
-// NewStore returns a Store for a name in etcd. It reads and writes nothing. The name must pass ValidateShardName. If
-// logger is nil, nothing is logged.
+// NewStore returns a Store for the store with the given name. It does not access etcd. The name must pass
+// ValidateShardName. If logger is nil, nothing is logged.
 func NewStore(client *clientv3.Client, name string, logger *slog.Logger) (*Store, error) {
 	return NewStoreAt(client, PrefixDefault, name, logger)
 }
@@ -60,7 +62,7 @@ func NewStoreAt(client *clientv3.Client, prefix, name string, logger *slog.Logge
 func (s *Store) Name() string { return path.Base(s.prefix) }
 
 // InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards. The caller has to
-// compare that Meta with its own.
+// compare it with its own Meta.
 func (s *Store) InitMeta(ctx context.Context, meta placement.Meta) (placement.Meta, error) {
 	if err := meta.Validate(); err != nil {
 		return placement.Meta{}, err
@@ -105,17 +107,17 @@ func (s *Store) Group(ctx context.Context, name string) (placement.Group, error)
 	return g, err
 }
 
-// PutGroup writes a group if it has not changed since it was read at g.Revision. If g.Revision is 0, PutGroup writes
-// the group only if it does not exist. It returns the group with its new Revision, or ErrChanged. It wakes the shards
-// that the group concerns.
+// PutGroup writes a group, provided that the group has not changed since it was read at g.Revision. If g.Revision is
+// 0, the group must not exist yet. PutGroup returns the group with its new Revision, or ErrChanged. It notifies the
+// shards that the group concerns.
 func (s *Store) PutGroup(ctx context.Context, g placement.Group) (placement.Group, error) {
 	return s.putGroup(ctx, g, func(placement.Group) (rider, error) { return rider{}, nil })
 }
 
 // PutGroupAsLeader is like PutGroup, but for the leader of a group with several copies. g.Term is the leader's term,
-// and g.ConfIndex is the index of the last membership change that the leader has applied. If etcd holds a later value
-// of either, PutGroupAsLeader returns ErrStaleLeader, because the leader was superseded, or has not applied everything
-// yet, and must not write the members.
+// and g.ConfIndex is the index of the last membership change that the leader has applied. If etcd holds a higher
+// value for one of them, PutGroupAsLeader returns ErrStaleLeader. The caller is then no longer the leader, or has not
+// applied all membership changes yet, and must not write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g placement.Group) (placement.Group, error) {
 	return s.putGroup(ctx, g, func(there placement.Group) (rider, error) {
 		if there.Revision == 0 || there.Deleted != "" {
@@ -125,17 +127,17 @@ func (s *Store) PutGroupAsLeader(ctx context.Context, g placement.Group) (placem
 	})
 }
 
-// rider extends the transaction that writes a group. That transaction then also requires the conditions onlyIf, and
-// also executes the operations.
+// rider is added to the transaction that writes a group. The transaction then also requires the conditions onlyIf,
+// and also executes the operations of the rider.
 type rider struct {
 	onlyIf []clientv3.Cmp
 	also   []clientv3.Op
 }
 
-// putGroup writes a group if it has not changed since it was read, and if look returns no error. It calls look before
-// each attempt. It tries again in two cases. The first is that another process changes the target meanwhile, so that
-// other shards may have to be woken. The second is that a condition of the rider is no longer true, so that look may
-// now return a different result.
+// putGroup writes a group, provided that the group has not changed since it was read, and that look returns no error.
+// It calls look before each attempt. It makes another attempt in two cases. In the first case, another process has
+// changed the group's target in the meantime, so that other shards may have to be notified. In the second case, a
+// condition of the rider is no longer true, so that look may now return something else.
 func (s *Store) putGroup(ctx context.Context, g placement.Group,
 	look func(there placement.Group) (rider, error)) (placement.Group, error) {
 	if err := placement.ValidateGroupName(g.Name); err != nil {
@@ -177,7 +179,7 @@ func (s *Store) putGroup(ctx context.Context, g placement.Group,
 	}
 }
 
-// acceptsLeader returns an error if next must not replace the current group, otherwise nil.
+// acceptsLeader returns an error if the group in etcd must not be replaced by next, and nil otherwise.
 func acceptsLeader(there, next placement.Group) error {
 	if there.UUID != next.UUID {
 		return fmt.Errorf("group %s: etcd knows it as %s, the leader as %s", there.Name, there.UUID, next.UUID)
@@ -189,7 +191,7 @@ func acceptsLeader(there, next placement.Group) error {
 	return nil
 }
 
-// SetTargets writes targets, at most 50 in one transaction, and wakes the shards that the targets concern.
+// SetTargets writes targets, at most 50 in one transaction, and notifies the shards that the targets concern.
 func (s *Store) SetTargets(ctx context.Context, targets []placement.Target) error {
 	for len(targets) > 0 {
 		names := make([]string, 0, len(targets))
@@ -200,7 +202,7 @@ func (s *Store) SetTargets(ctx context.Context, targets []placement.Target) erro
 		if err != nil {
 			return err
 		}
-		// The write of a target is retried if the target or its group was written meanwhile.
+		// The write of a target is retried if the target or its group has been written by somebody else in the meantime.
 		if targets, err = s.setTargets(ctx, targets, func(name string) pair { return there[name] }); err != nil {
 			return err
 		}
@@ -208,9 +210,9 @@ func (s *Store) SetTargets(ctx context.Context, targets []placement.Target) erro
 	return nil
 }
 
-// setTargets writes each target if neither it nor its group has changed since they were read. The result changed holds
-// the targets for which one of them has changed. setTargets writes only if the conditions in onlyIf are true. Otherwise
-// it returns errNotElected.
+// setTargets writes each target, provided that neither the target nor its group has changed since they were read. The
+// result changed holds the targets for which this was not the case. setTargets writes only if the conditions in
+// onlyIf are true. Otherwise it returns errNotElected.
 func (s *Store) setTargets(ctx context.Context, targets []placement.Target, read func(name string) pair,
 	onlyIf ...clientv3.Cmp) (changed []placement.Target, err error) {
 	ops := make([]clientv3.Op, 0, len(targets))
@@ -231,13 +233,14 @@ func (s *Store) setTargets(ctx context.Context, targets []placement.Target, read
 	return changed, err
 }
 
-// createGroups creates those of the given groups that a view lacks. Only the elected planner calls it.
+// createGroups creates those of the given groups that the view lacks. Only the elected planner calls it.
 func (s *Store) createGroups(ctx context.Context, view placement.View, groups []placement.Group,
 	onlyIf ...clientv3.Cmp) error {
 	ops := make([]clientv3.Op, 0, len(groups))
 	for _, g := range groups {
-		target := view.Targets[g.Name] // the target of an earlier group with that name
-		// A nested transaction leaves a group unchanged if it already exists.
+		// The target, if there is one, was left behind by an earlier group with the same name.
+		target := view.Targets[g.Name]
+		// The nested transaction does nothing if the group already exists.
 		ops = append(ops, clientv3.OpTxn(s.unchanged(g.Name, pair{target: target}),
 			append(s.wakeOps(g.Name, nil, concerned(g, target)), s.opPut(groupsKey+g.Name, g)), nil))
 	}

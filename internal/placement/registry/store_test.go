@@ -67,7 +67,7 @@ func mustInit(t *testing.T, ctx context.Context, store *registry.Store, meta pla
 	}))
 }
 
-// madeStore returns an in-memory etcd, and a store that was created in it.
+// madeStore returns an in-memory etcd and a store that was created in it.
 func madeStore(t *testing.T, ctx context.Context, meta placement.Meta) (*memetcdtest.Server, *registry.Store) {
 	t.Helper()
 	server := memetcdtest.New(t)
@@ -82,8 +82,8 @@ func mustTarget(t *testing.T, ctx context.Context, store *registry.Store, target
 	must.OK(t, placementtest.Again(ctx, func() error { return store.SetTargets(ctx, targets) }))
 }
 
-// mustPut writes a group that has not changed since it was read. If etcd applied an attempt but responded too late,
-// mustPut finds the group already written.
+// mustPut writes a group that has not changed since it was read. If etcd applies an attempt but responds too late,
+// mustPut accepts that the next attempt finds the group already written.
 func mustPut(t *testing.T, ctx context.Context, store *registry.Store, g placement.Group) (written placement.Group) {
 	t.Helper()
 	tries := 0
@@ -266,8 +266,8 @@ func groupLimit(t *testing.T) {
 	}
 }
 
-// If several processes create groups with one prefix at the same moment, the bound for that prefix still holds exactly.
-// Groups with other prefixes do not count towards it.
+// Even if several processes create groups with one prefix at the same moment, the bound for that prefix is never
+// exceeded. Groups with other prefixes do not count towards it.
 func TestABoundOfGroupsIsExact(t *testing.T) { synctest.Test(t, aBoundOfGroupsIsExact) }
 
 func aBoundOfGroupsIsExact(t *testing.T) {
@@ -305,8 +305,8 @@ func aBoundOfGroupsIsExact(t *testing.T) {
 	}
 }
 
-// A deleted group is in no view, does not count towards a bound, and is not overwritten by a leader that does not know
-// of the deletion. Its name is free. No process mistakes the deletion for a rollback of etcd.
+// A deleted group is not in any view, does not count towards a bound, and is not overwritten by a leader that has not
+// noticed the deletion. Its name can be used again. No process mistakes the deletion for a rollback of etcd.
 func TestADeletedGroupIsNoSetback(t *testing.T) { synctest.Test(t, aDeletedGroupIsNoSetback) }
 
 func aDeletedGroupIsNoSetback(t *testing.T) {
@@ -331,7 +331,7 @@ func aDeletedGroupIsNoSetback(t *testing.T) {
 		t.Errorf("delete of a group that has changed since: %v", err)
 	}
 	other := g
-	other.UUID = uuid.New() // etcd was rolled back, and has used the revision for another group
+	other.UUID = uuid.New() // after a rollback, etcd has used the same revision for a different group
 	if err := store.DeleteGroup(ctx, other); !errors.Is(err, placement.ErrChanged) {
 		t.Errorf("delete of a group whose name another group has: %v", err)
 	}
@@ -346,7 +346,7 @@ func aDeletedGroupIsNoSetback(t *testing.T) {
 				more = false
 			}
 		}
-		etcd.BreakWatches() // a process that follows the store then lists the groups again
+		etcd.BreakWatches() // every process that follows the store then has to list the groups again
 	}
 	if len(last.Groups) != 0 || last.Deleted["t-1"] != g.UUID || last.Held() != "" ||
 		len(last.Targets["t-1"].Shards) != 0 {
@@ -397,7 +397,7 @@ func registerShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 	if _, err := store.RegisterShard(ctx, clone); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("a clone of the same generation: %v", err)
 	}
-	clone.Generation = 2 // as after a restart
+	clone.Generation = 2 // as after a restart of the process
 	stopAgain, err := store.RegisterShard(ctx, clone)
 	if err != nil {
 		t.Fatalf("a later generation: %v", err)
@@ -421,7 +421,7 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	// A goroutine that does not return would keep the bubble from ending, and so fail the test.
+	// A goroutine that does not return would keep the synctest bubble from ending, so the test would fail.
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	views := store.Watch(ctx)
 	select {
@@ -457,7 +457,7 @@ func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	stop()
 	await(t, ctx, views, "the shard gone", func(v placement.View) bool { return len(v.Shards) == 0 })
 	cancel()
-	for range views { // closed when ctx is done
+	for range views { // the channel is closed when ctx is done
 	}
 }
 
@@ -476,9 +476,10 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	views := store.Watch(ctx)
 	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
 	server.Away()
-	synctest.Wait() // waits until clients have tried to connect again, and wait for the next attempt
+	// When all goroutines are blocked, the clients have failed to connect again, and are waiting for their next attempt.
+	synctest.Wait()
 	server.Back()
-	// While the watcher is disconnected, many revisions are written, and then compacted.
+	// While the watcher is disconnected, another client makes many writes, and etcd compacts their revisions.
 	second := server.Client(t)
 	other := sameStore(t, second, store)
 	for n := range 5 {
@@ -486,7 +487,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	}
 	server.Compact()
 	await(t, ctx, views, "5 groups", func(v placement.View) bool { return len(v.Groups) == 5 })
-	// The registration is removed, as if its lease had expired. The shard must register again.
+	// The registration is deleted, which has the same effect as the expiry of its lease. The shard must register again.
 	leases, err := second.Leases(ctx)
 	must.OK(t, err)
 	if len(leases.Leases) == 0 {
@@ -507,7 +508,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A process that reads views late must not see one without the shard.
+	// The test waits until the shard is registered again. If it read the view earlier, the view might lack the shard.
 	for now := registered(); now == 0 || now == before; now = registered() {
 		if ctx.Err() != nil {
 			t.Fatal("it does not register again")
@@ -556,7 +557,7 @@ func plannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 			t.Fatalf("group %d has keys %d to %d, want %d to %d", n, g.KeyFirst, g.KeyLast, f, l)
 		}
 	}
-	// If one planner stops, the other one plans, no matter which of them was elected first.
+	// If one planner stops, the other one takes over, no matter which of the two was elected first.
 	cancelFirst()
 	lateGroup := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "late", 0))
 	await(t, ctx, views, "the target of the late group", func(v placement.View) bool {

@@ -8,20 +8,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ledgers accesses the ledgers of all tenants.
+// ledgers reads and writes the ledgers of all tenants.
 type ledgers struct{ keys }
 
-// Ledger is etcd's record of how much of a tenant's data each shard stores.
+// Ledger records how much of a tenant's data each shard stores. It is kept in etcd.
 type Ledger struct {
 	Value    []byte // nil if there is no ledger
 	Revision int64  // revision of the key, or 0 if there is no ledger
-	Groups   int64  // number of the store's groups whose names begin with the tenant's prefix
+	Groups   int64  // number of groups whose names begin with the tenant's prefix
 }
 
-// TenantKey is a tenant's name and the prefix of its groups' names.
+// TenantKey identifies a tenant by its name, and its groups by the prefix of their names.
 type TenantKey struct{ Name, Prefix string }
 
-// Ledgers reads the tenants' ledgers and counts their groups. The result is in the order of tenants.
+// Ledgers reads the ledgers of the given tenants and counts their groups. The results are in the same order as the
+// tenants.
 func (l *ledgers) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, error) {
 	out := make([]Ledger, 0, len(tenants))
 	for part := range slices.Chunk(tenants, txnOpsMax/3) {
@@ -61,9 +62,9 @@ func (l *ledgers) AreRegistered(ctx context.Context, shards []string) (map[strin
 	return out, nil
 }
 
-// PutLedger writes a tenant's ledger if etcd still holds the ledger that was read at the given revision. With revision
-// 0, it writes the ledger if etcd holds none. It returns false if the ledger has changed, or the store no longer
-// exists.
+// PutLedger writes a tenant's ledger, provided that etcd still holds the ledger that was read at the given revision.
+// If the revision is 0, etcd must hold no ledger. PutLedger returns false if the ledger has changed, or if the store
+// no longer exists.
 func (l *ledgers) PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error) {
 	done, err := l.replace(ctx, tenantsKey+tenant, value, l.at(tenantsKey+tenant, revision), l.exists())
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// TestLedgersOfTenants checks that a ledger, which holds the usage of a tenant in etcd, is replaced only if it has not
-// changed since it was read. A read also returns how many groups the tenant has. A store that does not exist has no
-// ledgers, and no view contains any.
+// TestLedgersOfTenants checks that a tenant's ledger, which records the tenant's usage in etcd, is replaced only if
+// it has not changed since it was read. A read also returns the number of the tenant's groups. A store that does not
+// exist has no ledgers, and ledgers do not appear in views.
 func TestLedgersOfTenants(t *testing.T) { synctest.Test(t, ledgersOfTenants) }
 
 func ledgersOfTenants(t *testing.T) {
@@ -31,7 +31,8 @@ func ledgersOfTenants(t *testing.T) {
 	put("a", "one", 0, true)
 	put("a", "two", 0, false)
 	keys := make([]registry.TenantKey, 0, 60)
-	for range 29 { // more than fit into one transaction
+	// Reading this many ledgers takes more than one transaction.
+	for range 29 {
 		keys = append(keys, registry.TenantKey{Name: "a", Prefix: "a-"}, registry.TenantKey{Name: "b", Prefix: "b-"})
 	}
 	found, err := store.Ledgers(ctx, keys)

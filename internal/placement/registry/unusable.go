@@ -22,7 +22,7 @@ import (
 //   - A freeze that cannot be read counts as a freeze.
 //   - Without a readable meta, a listing fails. Meta is the only key that a listing needs.
 
-// leaveOut records that a key's value is invalid. It reports whether this is new.
+// leaveOut records that the value of a key is invalid. It returns false if that was recorded before.
 func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) bool {
 	if before, known := st.unusable[name]; known && before.Revision == kv.ModRevision {
 		return false
@@ -32,8 +32,8 @@ func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) b
 	return true
 }
 
-// usable records that a key's value is valid, or that the key was deleted. It reports whether the value was invalid
-// before.
+// usable records that the value of a key is valid, or that the key was deleted. It returns true if the value was
+// invalid before.
 func (st *state) usable(name string) (was bool) {
 	if _, was = st.unusable[name]; was {
 		delete(st.unusable, name)
@@ -42,14 +42,16 @@ func (st *state) usable(name string) (was bool) {
 	return was
 }
 
-// goOnWithMeta adopts an earlier meta if the current one is invalid. The argument last may be nil.
+// goOnWithMeta keeps the earlier meta if the current one is invalid. The argument last is the earlier state, and may
+// be nil.
 func (st *state) goOnWithMeta(last *state) {
 	if o, unusable := st.unusable[metaKey]; unusable && last != nil && last.hasMeta {
 		st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
 	}
 }
 
-// goOnWith adopts the earlier values of keys that are invalid now. The argument last may be nil.
+// goOnWith keeps the earlier values of all keys that are invalid now. The argument last is the earlier state, and may
+// be nil.
 func (st *state) goOnWith(last *state) {
 	if last == nil {
 		return
@@ -74,7 +76,7 @@ func carry[V any](to, from map[string]V, name string) {
 	}
 }
 
-// unusableMeta returns an error if a listing does not identify the store, otherwise nil.
+// unusableMeta returns an error if the listing does not show which store it belongs to, and nil otherwise.
 func (st *state) unusableMeta() error {
 	if o, unusable := st.unusable[metaKey]; unusable && !st.hasMeta {
 		return fmt.Errorf("%w: %s", placement.ErrUnusable, o)
@@ -82,7 +84,7 @@ func (st *state) unusableMeta() error {
 	return nil
 }
 
-// reportUnusable logs each unusable key that this process has not logged yet.
+// reportUnusable logs each key with an invalid value, unless this process has already logged it.
 func (m *memory) reportUnusable(logger *slog.Logger, unusable map[string]placement.Unusable) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// oddRig is a store of Hash routing with two groups on one shard.
+// oddRig is a store with Hash routing that has two groups on one shard.
 type oddRig struct {
 	client *clientv3.Client
 	store  *registry.Store
@@ -68,8 +68,8 @@ var oddValues = []struct{ name, value string }{
 	{"weights/s1/0000", `{"shard":"s1","groups":{"0":{"uuid":"01000000-0000-0000-0000-000000000000","bytes":-5}}}`},
 }
 
-// TestOneOddKeyIsLeftOutAndNamed checks that, for any invalid value of one key, a listing contains all other keys and
-// names this key with the reason. The test takes 0.1 s of CPU time.
+// TestOneOddKeyIsLeftOutAndNamed checks that, whichever key has an invalid value, a listing contains all other keys,
+// and names the invalid one together with the reason. The test takes 0.1 s of CPU time.
 func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 	for _, odd := range oddValues {
 		t.Run(odd.name+"="+odd.value, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 	}
 }
 
-// TestAGroupThatNobodyCanReadStaysAsItIs checks that a group whose key or target cannot be read is neither created
-// again nor placed, and that its shard cannot be forgotten. The other groups must still be planned.
+// TestAGroupThatNobodyCanReadStaysAsItIs checks a group whose key or target has an invalid value. The group must be
+// neither created again nor placed, and ForgetShard must fail for its shard. All other groups must still be planned.
 func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 	for _, name := range []string{"groups/0", "targets/0"} {
 		t.Run(name, func(t *testing.T) {
@@ -136,9 +136,9 @@ func TestAGroupThatNobodyCanReadStaysAsItIs(t *testing.T) {
 	}
 }
 
-// TestWhoKnewAKeyGoesOnWithIt checks that a watcher keeps the last valid value of a key that becomes invalid, even when
-// the watcher lists again. The watcher must not mistake the invalid key for a rollback of etcd, and must no longer
-// report the problem when the key is corrected.
+// TestWhoKnewAKeyGoesOnWithIt checks that if a key becomes invalid, a watcher keeps the last valid value of that key,
+// even after listing everything again. The watcher must not mistake the invalid key for a rollback of etcd. When the
+// key is corrected, the watcher must stop reporting the problem.
 func TestWhoKnewAKeyGoesOnWithIt(t *testing.T) { synctest.Test(t, whoKnewAKeyGoesOnWithIt) }
 
 func whoKnewAKeyGoesOnWithIt(t *testing.T) {
@@ -152,7 +152,7 @@ func whoKnewAKeyGoesOnWithIt(t *testing.T) {
 		r.put(t, ctx, name, "?")
 	}
 	odd := await(t, ctx, views, "three odd keys", func(v placement.View) bool { return len(v.Unusable) == 3 })
-	time.Sleep(time.Minute) // meta has changed, so the watcher lists again
+	time.Sleep(time.Minute) // because meta has changed, the watcher lists everything again
 	for len(views) > 0 {
 		odd = <-views
 	}
@@ -185,8 +185,8 @@ func TestAFreezeThatNobodyCanReadIsAFreeze(t *testing.T) {
 	})
 }
 
-// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta is invalid. The error must give this
-// reason. It must not claim that etcd is silent, or that there is no store.
+// TestWithoutMetaTheReasonIsReported checks the error for a store whose meta is invalid. The error must say so. It
+// must not say that etcd does not respond, or that the store does not exist.
 func TestWithoutMetaTheReasonIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -212,7 +212,8 @@ func TestWithoutMetaTheReasonIsReported(t *testing.T) {
 	})
 }
 
-// TestAnOddStateIsReplaced checks that setting a shard's state overwrites a value that cannot be used.
+// TestAnOddStateIsReplaced checks that an invalid value of a shard's state is overwritten when somebody sets the
+// state.
 func TestAnOddStateIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
@@ -225,8 +226,9 @@ func TestAnOddStateIsReplaced(t *testing.T) {
 	})
 }
 
-// TestAnAbsurdRecordOfAVolumeIsNoSetback puts an impossible volume record into etcd. The shard must not be registered,
-// and the error must name the key. The volume must not count as rolled back, because it would then be replaced.
+// TestAnAbsurdRecordOfAVolumeIsNoSetback puts an impossible volume record into etcd. The shard must not be
+// registered, and the error must name the key. The error must not say that the volume was rolled back, because the
+// volume would then be replaced.
 func TestAnAbsurdRecordOfAVolumeIsNoSetback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

@@ -40,8 +40,8 @@ func (c *captured) has(words string) bool {
 	return strings.Contains(c.b.String(), words)
 }
 
-// An old registration that is not renewed may never expire, for example because etcd does not let leases expire. A
-// shard must not wait for this forever.
+// An old registration that nobody renews may nevertheless never expire, for example because etcd does not let leases
+// expire. A shard must not wait for its expiry forever.
 func TestARegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	synctest.Test(t, aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd)
 }
@@ -77,12 +77,12 @@ func aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	}
 }
 
-// slowEtcd behaves in some calls like an etcd whose disk stalls. Lease grants time out, and a lease expires before it
-// is used.
+// slowEtcd behaves, in some calls, like an etcd whose disk stalls: requests for a lease time out, and a lease expires
+// before it is used.
 type slowEtcd struct {
 	clientv3.Lease
 	clientv3.KV
-	grants, writes int // number of calls that fail
+	grants, writes int // number of calls that still fail
 }
 
 func (s *slowEtcd) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
@@ -117,7 +117,7 @@ func (t *slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	t.etcd.writes--
 	switch t.etcd.writes {
 	case 1:
-		if _, err := t.Txn.Commit(); err != nil { // the write is applied, but the response is lost
+		if _, err := t.Txn.Commit(); err != nil { // the write is applied, but its response is lost
 			return nil, err
 		}
 		return nil, rpctypes.ErrTimeout
@@ -127,7 +127,8 @@ func (t *slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.Commit()
 }
 
-// The first registration of a shard outlasts a stall of etcd's disk. The start of the shard must not fail.
+// If etcd's disk stalls while a shard registers for the first time, the registration waits until the disk works
+// again. The start of the shard must not fail.
 func TestAStartOutlastsASlowEtcd(t *testing.T) { synctest.Test(t, aStartOutlastsASlowEtcd) }
 
 func aStartOutlastsASlowEtcd(t *testing.T) {
@@ -149,7 +150,7 @@ func aStartOutlastsASlowEtcd(t *testing.T) {
 	}
 }
 
-// A watch that cannot list etcd reports that once, and continues when etcd can be listed again.
+// If a watch cannot list the keys in etcd, it logs that once. It continues when a listing succeeds again.
 func TestAWatchThatCannotListSaysSo(t *testing.T) { synctest.Test(t, aWatchThatCannotListSaysSo) }
 
 func aWatchThatCannotListSaysSo(t *testing.T) {
@@ -159,7 +160,8 @@ func aWatchThatCannotListSaysSo(t *testing.T) {
 	sayFailing = 100 * time.Millisecond
 	store, err := NewStore(client, "s", log.logger())
 	must.OK(t, err)
-	if _, err := client.Put(ctx, store.prefix+metaKey, "{"); err != nil { // the only key that a listing needs
+	// this key is the only one without which no listing succeeds
+	if _, err := client.Put(ctx, store.prefix+metaKey, "{"); err != nil {
 		t.Fatal(err)
 	}
 	watched, cancel := context.WithCancel(ctx)
@@ -187,6 +189,7 @@ func aWatchThatCannotListSaysSo(t *testing.T) {
 		t.Fatal("it does not go on")
 	}
 	cancel()
-	for range views { // closed when the watch, which reads sayFailing, has returned
+	// The channel is closed when the watch has ended. The test must wait for this, because the watch reads sayFailing.
+	for range views {
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes, in the same
-// transaction, an empty key wakes/SHARD/GROUP for each shard that either of the two names. It deletes the keys for
-// shards that neither of the two still names. A change of such a key only makes the shard look again, because the true
-// state is in the keys of the group and its target. Older versions of Sheaf do not write these keys, so the keeper
-// (keeper.go) writes the keys for them.
+// A shard watches only keys that concern it (ADR 27). For this purpose, a process that writes a group or its target
+// also writes an empty key wakes/SHARD/GROUP, in the same transaction, for each shard that the group or the target
+// names. For a shard that neither of them names any longer, it deletes that key. The change of such a wake key only
+// tells the shard to look again, because the true state is in the keys of the group and its target. Older versions of
+// Sheaf do not write wake keys, so the keeper (keeper.go) writes them instead.
 
-// wakesMax limits the number of shards that are woken for one group in one transaction. A group and its target name a
-// dozen shards at most.
+// wakesMax limits the number of shards that are notified about one group in one transaction. That is more than
+// enough, because a group and its target name at most a dozen shards.
 const wakesMax = 60
 
 // concerned returns the shards that a group or its target names, sorted and without duplicates.
@@ -34,7 +34,8 @@ func concerned(g placement.Group, t placement.Target) []string {
 
 func (k keys) wakeKey(shard, group string) string { return k.prefix + wakesKey + shard + "/" + group }
 
-// wakeOps returns the operations that wake the shards that a group concerns now, and those that it concerned before.
+// wakeOps returns the operations that notify the shards that a group concerns now, and those that it concerned
+// before.
 func (k keys) wakeOps(group string, before, now []string) []clientv3.Op {
 	ops := make([]clientv3.Op, 0, len(before)+len(now))
 	for _, shard := range now {
@@ -48,8 +49,7 @@ func (k keys) wakeOps(group string, before, now []string) []clientv3.Op {
 	return ops[:min(len(ops), wakesMax)] // the keeper writes the rest
 }
 
-// pair is a group and its target at one revision. If the Revision of the group or the target is 0, that one does not
-// exist.
+// pair is a group and its target at one revision. If one of them does not exist, its Revision is 0.
 type pair struct {
 	group  placement.Group
 	target placement.Target
@@ -62,8 +62,8 @@ func (k keys) unchanged(name string, p pair) []clientv3.Cmp {
 	return []clientv3.Cmp{k.at(groupsKey+name, p.group.Revision), k.at(targetsKey+name, p.target.Revision)}
 }
 
-// pairs reads groups and their targets at one revision, and whether the store is frozen. A target that cannot be read
-// counts as naming no shards.
+// pairs reads groups and their targets at one revision, and also whether the store is frozen. A target with an
+// invalid value counts as a target without shards.
 func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair, frozen bool, err error) {
 	keys := make([]string, 0, 2*len(names)+1)
 	for _, name := range names {
@@ -90,8 +90,8 @@ func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair
 	return pairs, found[frozenKey] != nil, nil
 }
 
-// Look reads one group from etcd. It returns a view with the group, its target, and the shards that these name. If the
-// store or the group does not exist, the view is empty, and there is no error.
+// Look reads one group from etcd. It returns a view that contains the group, its target, and the shards that either
+// of them names. If the store or the group does not exist, the view is empty and there is no error.
 func (s *Store) Look(ctx context.Context, group string) (placement.View, error) {
 	found, at, err := s.read(ctx, []string{metaKey, frozenKey, groupsKey + group, targetsKey + group})
 	if err != nil {
@@ -100,10 +100,11 @@ func (s *Store) Look(ctx context.Context, group string) (placement.View, error) 
 	st := newState()
 	st.revision, st.cluster, st.view.Own = at.revision, at.cluster, true
 	st.putAll(s.keys, found)
-	for _, o := range st.unusable { // an unusable key of the group restricts what may be done to it
+	// If the group's key or its target's key is invalid, nothing can be said about the group.
+	for _, o := range st.unusable {
 		return placement.View{}, fmt.Errorf("%w: %s", placement.ErrUnusable, o)
 	}
-	// This read is at a later revision, at which the named shards are already registered.
+	// The shards are read after the group and its target. By then, all shards that these name are registered.
 	if found, _, err = s.read(ctx, shardKeys(concerned(st.groups[group], st.targets[group]))); err != nil {
 		return placement.View{}, err
 	}

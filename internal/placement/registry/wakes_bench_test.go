@@ -17,14 +17,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// watchersPerConnection is the number of shards that share a connection, so that a thousand shards fit into one
-// process.
+// watchersPerConnection is the number of simulated shards that share one connection, so that a thousand of them fit
+// into one process.
 const watchersPerConnection = 25
 
-// TestWritesToManyWatchers writes to each of many groups once, while as many watchers listen. It does so twice, first
-// with watchers that watch all groups and only count the responses, then with shards that follow only their own groups.
-// The test uses a real etcd and real time, and prints the time until each watcher has received its changes.
-// SHEAF_WATCHERS=1000 is the size of a large store.
+// TestWritesToManyWatchers writes each of many groups once while equally many watchers listen. In the first run, each
+// watcher watches all groups and only counts the responses. In the second run, the watchers are shards that follow
+// only their own groups. The test uses a real etcd and real time, and logs how long it takes until each watcher has
+// received its changes. SHEAF_WATCHERS=1000 corresponds to a large store.
 func TestWritesToManyWatchers(t *testing.T) {
 	n := 40
 	if words := os.Getenv("SHEAF_WATCHERS"); words != "" {
@@ -81,7 +81,7 @@ func TestWritesToManyWatchers(t *testing.T) {
 	}
 }
 
-// storeOf creates a store of n groups, each on a separate shard.
+// storeOf creates a store with n groups, each of which is on a shard of its own.
 func storeOf(t *testing.T, ctx context.Context, n int) (*registry.Store, []placement.Group) {
 	t.Helper()
 	store := newStore(t, onEtcd(t))
@@ -95,7 +95,7 @@ func storeOf(t *testing.T, ctx context.Context, n int) (*registry.Store, []place
 	return store, groups
 }
 
-// putAll writes all groups, 4 at a time.
+// putAll writes all groups, four at a time.
 func putAll(t *testing.T, ctx context.Context, store *registry.Store, groups []placement.Group) {
 	t.Helper()
 	var wait sync.WaitGroup
@@ -119,8 +119,8 @@ func putAll(t *testing.T, ctx context.Context, store *registry.Store, groups []p
 	}
 }
 
-// watchEverything starts n watches on all groups of a store. The function heard waits until each watch has received n
-// writes.
+// watchEverything starts n watches on all groups of a store. The function heard, which it returns, waits until each
+// watch has received n writes.
 func watchEverything(t *testing.T, ctx context.Context, store *registry.Store, n int) (heard func() int64) {
 	t.Helper()
 	var wait sync.WaitGroup

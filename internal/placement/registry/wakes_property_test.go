@@ -75,7 +75,7 @@ func (r *wakesRig) somewhere(dice *rand.Rand) (members []placement.Member, names
 	return members, names
 }
 
-// passing reports whether an operation succeeded, or failed only because of a concurrent change.
+// passing reports whether an operation succeeded, or failed only because something else changed at the same time.
 func passing(err error) bool {
 	return err == nil || errors.Is(err, placement.ErrChanged) || errors.Is(err, placement.ErrNoGroup) ||
 		errors.Is(err, placement.ErrStaleLeader) ||
@@ -122,7 +122,7 @@ func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err e
 	}
 }
 
-// rebuilt returns a placement such as a rebuild from the volumes might give, for all or some of the groups in etcd.
+// rebuilt returns a placement of some or all groups in etcd, such as a rebuild from the volumes might produce.
 func (r *wakesRig) rebuilt(dice *rand.Rand) rescue.Rebuilt {
 	r.t.Helper()
 	view, err := r.store.View(r.ctx)
@@ -168,8 +168,8 @@ func (r *wakesRig) old(dice *rand.Rand) error {
 	return err
 }
 
-// wrong describes where the wakes differ from those that the groups and targets require. It returns an empty string if
-// they do not differ.
+// wrong describes how the existing wake keys differ from those that the groups and targets require. It returns an
+// empty string if there is no difference.
 func (r *wakesRig) wrong() string {
 	r.t.Helper()
 	answer, err := r.client.Get(r.ctx, r.store.prefix, clientv3.WithPrefix())
@@ -210,8 +210,9 @@ func (r *wakesRig) wrong() string {
 	return strings.Join(words, "; ")
 }
 
-// TestWakesAreWhatGroupsAndTargetsSay performs random actions, one after another and several at a time. Each write of a
-// group must wake exactly the shards that the group or its target names, in the same transaction.
+// TestWakesAreWhatGroupsAndTargetsSay performs random actions, one after another and several at a time. Each write of
+// a group must also write wake keys, in the same transaction, for exactly the shards that the group or its target
+// names.
 func TestWakesAreWhatGroupsAndTargetsSay(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -249,7 +250,7 @@ func wakesOfSeed(t *testing.T, seed uint64) {
 	t.Log(did)
 }
 
-// one performs one random action, which may be a loss or rollback of the store.
+// one performs one random action, possibly one in which etcd loses the store or is rolled back.
 func (r *wakesRig) one(dice *rand.Rand) (what string, err error) {
 	switch dice.IntN(12) {
 	case 0:
@@ -293,16 +294,17 @@ func (r *wakesRig) several(dice *rand.Rand) {
 	}
 }
 
-// TestTheKeeperReportsWhatOlderProgramsWrite lets versions of Sheaf with and without wakes write concurrently. In the
-// end, each shard must see its groups in their current state, and the wakes must match the groups and targets, even if
-// the shard that keeps the wakes stops.
+// TestTheKeeperReportsWhatOlderProgramsWrite runs versions of Sheaf that write wake keys at the same time as versions
+// that do not. At the end, each shard must see the current state of its groups, and the wake keys must match the
+// groups and targets. This must hold even if the shard that is the keeper stops.
 func TestTheKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	synctest.Test(t, theKeeperReportsWhatOlderProgramsWrite)
 }
 
 func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 	r, dice := newWakesRig(t), rand.New(rand.NewPCG(7, 18))
-	for range 40 { // a store to which only older versions of Sheaf have written
+	// So far, only older versions of Sheaf have written to this store.
+	for range 40 {
 		must.OK(t, r.old(dice))
 	}
 	if r.wrong() == "" {
@@ -348,7 +350,7 @@ func theKeeperReportsWhatOlderProgramsWrite(t *testing.T) {
 		name := ""
 		r.eventually("somebody keeps the wakes", func() string {
 			keeper, err := r.client.Get(r.ctx, r.store.prefix+keeperKey)
-			if err != nil || len(keeper.Kvs) != 1 { // there is no keeper between the end of one lease and the next
+			if err != nil || len(keeper.Kvs) != 1 { // there is no keeper between the end of one lease and the next one
 				return fmt.Sprint(keeper, err)
 			}
 			name = string(keeper.Kvs[0].Value)

@@ -16,8 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/registry"
 )
 
-// countedWatcher counts the events that etcd delivers to a client's watches, except the watch of the one shard that
-// keeps all wakes.
+// countedWatcher counts the events that etcd sends to a client's watches. It leaves out the watch of the keeper.
 type countedWatcher struct {
 	clientv3.Watcher
 	responses atomic.Int64
@@ -44,7 +43,7 @@ func (c *countedWatcher) Watch(ctx context.Context, key string, options ...clien
 	return out
 }
 
-// follower watches etcd as a shard does, with its own client.
+// follower follows etcd as a shard does, with a client of its own.
 type follower struct {
 	name    string
 	store   *registry.Store
@@ -52,7 +51,7 @@ type follower struct {
 	views   <-chan placement.View
 }
 
-// newFollower follows etcd like a shard that has no groups on its volume, and returns after the first view.
+// newFollower follows etcd like a shard whose volume contains no groups. It returns after the first view.
 func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *clientv3.Client, storeName,
 	name string) *follower {
 	t.Helper()
@@ -66,7 +65,7 @@ func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *cl
 	return f.beside(t, ctx, name)
 }
 
-// beside starts another follower on the same connection.
+// beside starts another follower that shares this one's connection.
 func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follower {
 	t.Helper()
 	next := &follower{name: name, store: f.store, watcher: f.watcher,
@@ -79,8 +78,8 @@ func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follo
 	return next
 }
 
-// TestAShardIsNotWokenByWhatIsNotItsOwn counts the events that etcd delivers to shards while a group on another shard
-// is written.
+// TestAShardIsNotWokenByWhatIsNotItsOwn writes a group on one shard, and counts the events that etcd sends to the
+// other shards.
 func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	synctest.Test(t, aShardIsNotWokenByWhatIsNotItsOwn)
 }
@@ -115,7 +114,8 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 		if n > 0 {
 			write(&groups[n])
 		}
-		// etcd delivers events to a client in order, so when this write has arrived, all earlier ones have arrived too.
+		// etcd sends events to a client in order. When this write has arrived, all earlier ones have therefore arrived,
+		// too.
 		await(t, ctx, f.views, "its own group as it was written last", func(v placement.View) bool {
 			return v.Groups[groups[n].Name].Revision == groups[n].Revision
 		})
@@ -130,8 +130,8 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// A shard creates the folder of a group that is already on another shard. The shard's views must contain the group,
-// although nothing wakes the shard.
+// A shard creates the folder of a group that is already on another shard. The views of the first shard must then
+// contain the group, although nothing notifies that shard.
 func TestAShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderItHas)
 }
@@ -160,8 +160,8 @@ func aShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups[g.Name].UUID == g.UUID })
 }
 
-// The folder is created right after the shard has taken its first view, while the follower determines which groups
-// belong to the shard.
+// The folder is created when the shard has just received its first view, and while the follower still determines
+// which groups belong to the shard.
 func TestAShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView)
 }
@@ -174,12 +174,14 @@ func aShardIsInformedOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	mustPut(t, ctx, store, g)
 	var there atomic.Bool
 	following, hasAsked := make(chan (<-chan placement.View), 1), make(chan struct{})
-	asked := sync.OnceFunc(func() { // called when the follower first asks which groups have a folder
+	asked := sync.OnceFunc(func() { // this function is called when the follower first asks which groups have a folder
 		views := <-following
 		select {
-		case <-views: // the reader has the view, without the group, because there was no folder yet
+		// The reader already has the view. It lacks the group, because the folder did not exist yet.
+		case <-views:
 			there.Store(true)
-		default: // the reader will get the view later
+		// The reader has not received the view yet.
+		default:
 		}
 		following <- views
 		close(hasAsked)

@@ -17,19 +17,20 @@ import (
 
 // These are the delays and intervals of the watch.
 const (
-	// viewDebounce combines a burst of changes into one view.
+	// viewDebounce is the time for which changes are collected, so that a burst of changes results in a single view.
 	viewDebounce = 2 * time.Millisecond
-	// weightsDebounce is used if only the sizes of groups have changed, which each shard reports from time to time.
+	// weightsDebounce is used instead of viewDebounce if only the sizes of groups have changed. Each shard reports these
+	// from time to time.
 	weightsDebounce = time.Second
-	// lookEvery is the interval at which etcd is compared with the listed state. Without these comparisons, a watch on an
-	// etcd that was wiped or restored would silently wait for a revision in the distant future.
+	// lookEvery is the interval at which the listed state is compared with etcd. If etcd was wiped or restored, a watch
+	// would otherwise wait silently for a revision that etcd reaches only in the distant future.
 	lookEvery = 2 * time.Second
 )
 
-// sayFailing is how long no listing must have succeeded before the watch logs a warning. Tests use a shorter time.
+// If no listing succeeds for the time sayFailing, the watch logs a warning. Tests use a shorter time.
 var sayFailing = 5 * time.Second
 
-// View lists the placement now, at one revision. It returns ErrNoMeta if the store does not exist.
+// View lists the current placement, at one revision. It returns ErrNoMeta if the store does not exist.
 func (s *Store) View(ctx context.Context) (placement.View, error) {
 	st, err := s.existing(ctx)
 	if err != nil {
@@ -38,13 +39,13 @@ func (s *Store) View(ctx context.Context) (placement.View, error) {
 	return s.withDomains(st.publish()), nil
 }
 
-// withDomains adds the failure domains of shards that were registered earlier to a view, so that a shard whose process
-// restarts, or whose node is down, remains in its domain, and no second copy is placed in that domain. A process that
-// has just started has not seen these domains, and treats such a shard as a domain of its own.
+// withDomains adds the failure domains of shards that were registered earlier to a view. Thus a shard keeps its
+// domain while its process restarts or its node is down, and no second copy is placed in that domain. A process that
+// has just started does not know these domains, and therefore treats such a shard as a domain of its own.
 func (m *memory) withDomains(view placement.View) placement.View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var next map[string]string // a new map, because earlier views share the previous one
+	var next map[string]string // the map is new, because earlier views share the previous one
 	for name, shard := range view.Shards {
 		if m.domains[name] == shard.Domain {
 			continue
@@ -67,14 +68,14 @@ func (k keys) noMeta() error {
 	return fmt.Errorf("%w: no key %s", placement.ErrNoMeta, k.prefix+metaKey)
 }
 
-// Watch sends a view as soon as the store exists, and a newer one after changes. Each view is consistent at one
-// revision. Its epoch is higher than that of the previous view, or the same if only the weights of groups have changed.
-// A slow reader receives only the newest view. Watch continues after outages and compactions of etcd. The channel is
-// closed when ctx is done.
+// Watch sends a view as soon as the store exists, and a newer view after each change. Each view shows the state at
+// one revision. Its epoch is higher than that of the previous view, or equal if only the sizes of groups have
+// changed. A slow reader receives only the newest view. Watch continues after outages and compactions of etcd. It
+// closes the channel when ctx is done.
 //
-// If etcd has lost the store, holds another store, or was rolled back to an earlier state, no view is sent. The reader
-// keeps the last view, and receives the next one after the placement has been rebuilt or reconciled. A reader that
-// starts during this time receives the current content, with View.Freeze set.
+// If etcd has lost the store, holds a different store, or was rolled back to an earlier state, Watch sends no view.
+// The reader then keeps the view that it has, and receives the next one after the placement has been rebuilt or
+// reconciled. A reader that starts during this time receives the current content of etcd, with View.Freeze set.
 func (s *Store) Watch(ctx context.Context) <-chan placement.View {
 	return s.watch(ctx, &watcher{store: s})
 }
@@ -93,7 +94,7 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan placement.View {
 			if w.follow {
 				run = w.runOwn
 			}
-			err := run(ctx) // after any error, the watch lists again
+			err := run(ctx) // after any error, the watch lists everything again
 			if time.Since(began) > retryMax {
 				tries.Again()
 			}
@@ -114,23 +115,22 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan placement.View {
 	return out
 }
 
-// watcher feeds one reader. Only its own goroutine uses it.
+// watcher sends views to one reader. Only its own goroutine uses it.
 type watcher struct {
 	store *Store
 	out   chan placement.View
-	sent  *placement.View // the view that was sent last, or nil if none was
-	// follow means that the reader is a shard, which receives views of its own groups, even from an etcd that was
-	// rolled back.
+	sent  *placement.View // view that was sent last; nil if none was sent yet
+	// follow means that the reader is a shard. It receives views of its own groups, even if etcd was rolled back.
 	follow  bool
 	own     placement.Own
-	wait    sync.WaitGroup // goroutines that run in parallel
-	keeping atomic.Bool    // this follower runs the keeper of the wakes
-	held    string         // logged reason why no view is sent now; empty if a view was sent
-	last    *state         // the state as last listed and followed, or nil before the first listing
-	listed  bool           // the current run has finished its listing
+	wait    sync.WaitGroup // waits for the goroutines that the watcher has started
+	keeping atomic.Bool    // whether this follower is running the keeper of the wake keys
+	held    string         // logged reason why no view is sent; empty if views are sent
+	last    *state         // latest listed state; nil before the first listing
+	listed  bool           // whether the current run has finished its listing
 }
 
-// run lists etcd, and then follows changes until the watch breaks or ctx is done.
+// run lists all keys, and then follows changes until the watch breaks or ctx is done.
 func (w *watcher) run(ctx context.Context) error {
 	st, err := w.store.listFor(ctx, true, w.last)
 	if err != nil {
@@ -141,8 +141,8 @@ func (w *watcher) run(ctx context.Context) error {
 	w.give(st)
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	// The keys of volumes and wakes sort after the others, and the watch leaves them out. No view contains them, and
-	// every shard that writes changes its volume's key every few seconds.
+	// The watch leaves out the keys of volumes and wakes, which sort after all others. Views do not contain them, and
+	// every shard that writes changes the key of its volume every few seconds.
 	from := clientv3.WithRev(st.revision + 1)
 	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithRange(w.store.prefix+volumesKey), from)
 	weights := w.store.client.Watch(ctx, w.store.prefix+weightsKey, clientv3.WithPrefix(), from)
@@ -161,7 +161,7 @@ func (w *watcher) run(ctx context.Context) error {
 			if err := change.Err(); err != nil {
 				return err
 			}
-			// All changes of one revision arrive in one response (fragments are not requested).
+			// All changes of one revision arrive in one response, because this watch does not request fragments.
 			if st.apply(w.store.keys, change.Events) && !dirty {
 				dirty = true
 				settle.Reset(viewDebounce)
@@ -188,14 +188,14 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// After one of these errors, a watcher stops following a listed state.
+// These errors mean that the listed state must not be followed any further.
 var (
 	errSetBack     = errors.New("etcd was emptied or set back")
 	errMetaChanged = errors.New("what is fixed about the store has changed")
 )
 
-// look compares etcd with the listed state. For each key in more it returns 1 if the key exists and 0 if it does not.
-// It returns nil if etcd does not respond, which is not an error.
+// look compares the listed state with etcd. For each key in more, counts contains 1 if the key exists and 0
+// otherwise. If etcd does not respond, counts and err are nil, because that is not an error.
 func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()
@@ -206,7 +206,7 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 	}
 	answer, err := w.store.client.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		return nil, nil // the watch continues after outages
+		return nil, nil // the watch itself continues after outages
 	}
 	w.store.noteAnswer()
 	meta, newest := only(answer.Responses[0].GetResponseRange().Kvs), only(answer.Responses[1].GetResponseRange().Kvs)
@@ -217,15 +217,15 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 		return nil, w.store.setBackSince(st, why)
 	}
 	if meta.ModRevision != st.metaRevision {
-		return nil, errMetaChanged // the watch has not reported it yet; another listing does no harm
+		return nil, errMetaChanged // The watch has not reported this change yet. Listing once more does no harm.
 	}
 	st.looked = answer.Header.Revision
 	w.store.saw(st)
 	return counts, nil
 }
 
-// give sends a view of the state, unless holdBack returns a reason or nothing has changed. The view replaces one that
-// the reader has not received yet.
+// give sends a view of the state. It sends nothing if holdBack returns a reason, or if nothing has changed. If the
+// reader has not received the previous view yet, the new view replaces it.
 func (w *watcher) give(st *state) {
 	reason := w.holdBack(st)
 	if !w.follow {
@@ -250,8 +250,8 @@ func (w *watcher) give(st *state) {
 	offer(w.out, view)
 }
 
-// offer sends a value on a channel of capacity one, and replaces the previous value if the reader has not received it
-// yet. The caller must be the only sender.
+// offer sends a value on a channel with a capacity of one. If the reader has not received the previous value yet, the
+// new value replaces it. There must be no other sender.
 func offer[T any](out chan T, value T) {
 	select {
 	case <-out:
@@ -260,7 +260,7 @@ func offer[T any](out chan T, value T) {
 	out <- value
 }
 
-// holdBack returns why a state must not be sent. It returns an empty string if it may be sent.
+// holdBack returns the reason why a state must not be sent, or an empty string if it may be sent.
 func (w *watcher) holdBack(st *state) string {
 	switch {
 	case !st.hasMeta:
@@ -275,7 +275,7 @@ func (w *watcher) holdBack(st *state) string {
 	return ""
 }
 
-// list reads all keys that a view needs at one revision, in pages.
+// list reads all keys that a view needs, in pages, but at one revision.
 func (s *Store) list(ctx context.Context) (*state, error) { return s.listFor(ctx, true, nil) }
 
 // existing is like list, but returns ErrNoMeta if the store does not exist.
@@ -287,8 +287,8 @@ func (s *Store) existing(ctx context.Context) (*state, error) {
 	return st, err
 }
 
-// listFor is like list, but reads the weights of groups only if weights is set. The argument last is the state that was
-// followed before, for comparison. It may be nil.
+// listFor is like list, but reads the sizes of groups only if weights is true. The argument last is the state that
+// was followed before, to which the new state is compared. It may be nil.
 func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
 	st, before := newState(), s.before()
 	st.asked.key = before.ContentKey
@@ -311,7 +311,8 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 	return st, nil
 }
 
-// listRange adds a range of keys to a state, at the state's revision. The first range sets that revision.
+// listRange adds a range of keys to the state. The first range determines the state's revision, and all further
+// ranges are read at that revision.
 func (k keys) listRange(ctx context.Context, st *state, from, end string) error {
 	revision, cluster, err := k.pages(ctx, from, end, st.revision, func(kv *mvccpb.KeyValue) error {
 		st.put(k, k.name(kv.Key), kv)

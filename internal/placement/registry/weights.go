@@ -17,25 +17,26 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The weights of groups change all the time, and must wake no shard. Therefore each shard reports the weights of the
-// groups that it leads in separate keys, weights/SHARD/PART. There is one key for up to a thousand groups, and one more
-// for each further thousand, because etcd refuses values above about 1 MiB.
+// The sizes of groups change all the time, and these changes must not wake any shard. Therefore each shard reports
+// the sizes of the groups that it leads in separate keys, weights/SHARD/PART. A shard uses one key for up to a
+// thousand groups, and more keys for more groups, because etcd rejects values above about 1 MiB.
 
-// weightsPerKey is the approximate number of groups in one key; each group takes 120 bytes.
+// weightsPerKey is the approximate number of groups in one key. Each group takes 120 bytes.
 const weightsPerKey = 1000
 
-// weights accesses the values that shards have reported about the groups that they lead.
+// weights reads and writes the values that shards report about the groups that they lead.
 type weights struct{ keys }
 
-// Weight is the periodic report of a group's leader.
+// Weight is what the leader of a group reports about the group from time to time.
 type Weight struct {
 	UUID    uuid.UUID `json:"uuid"` // UUID of the group, because an earlier group may have had the same name
 	Bytes   int64     `json:"bytes"`
 	Records int64     `json:"records"`
-	// Everywhere has the meaning of Group.Everywhere.
+	// Everywhere has the same meaning as Group.Everywhere.
 	Everywhere uint64 `json:"everywhere,omitempty"`
-	// Hold is the index up to which the group is archived, if Holds is set. The group's members keep versions
-	// superseded above it. The index is 0 if nothing is archived yet.
+	// Hold is the index up to which the group is archived, or 0 if nothing is archived yet. It is valid only if Holds is
+	// set. The members of the group must keep every version that was superseded at a higher index, because it is not
+	// archived yet.
 	Hold  uint64 `json:"hold,omitempty"`
 	Holds bool   `json:"holds,omitempty"`
 }
@@ -43,14 +44,14 @@ type Weight struct {
 // weightsPart is the value of a key weights/SHARD/PART.
 type weightsPart struct {
 	Shard  string            `json:"shard"`
-	Groups map[string]Weight `json:"groups"` // by name of the group
+	Groups map[string]Weight `json:"groups"` // reports by the names of the groups
 
-	at int64 // revision of the key when the value was read
+	at int64 // revision of the key from which the value was read
 }
 
-// splitWeights distributes the groups over several keys.
+// splitWeights distributes the reports about a shard's groups over several keys.
 func splitWeights(shard string, weights map[string]Weight) []weightsPart {
-	n := 1 // a power of two, so that groups stay in their part when others are added or removed
+	n := 1 // a power of two, so that groups usually stay in their part when others are added or removed
 	for n*weightsPerKey < len(weights) {
 		n *= 2
 	}
@@ -60,7 +61,7 @@ func splitWeights(shard string, weights map[string]Weight) []weightsPart {
 	}
 	for name, w := range weights {
 		h := fnv.New32a()
-		_, _ = h.Write([]byte(name)) // a write to a hash never fails
+		_, _ = h.Write([]byte(name)) // writing to a hash never fails
 		parts[int(h.Sum32())%len(parts)].Groups[name] = w
 	}
 	return parts
@@ -70,9 +71,9 @@ func weightKey(shard string, part int) string {
 	return fmt.Sprintf("%s%s/%04x", weightsKey, shard, part)
 }
 
-// PutWeights writes the weights of all groups that a shard leads, and replaces the shard's previous report. Views from
-// Watch and View use a report while the shard still leads the group and is registered with Shard.Weighs. PutWeights
-// wakes no shard. It writes nothing if the store does not exist.
+// PutWeights writes the sizes of all groups that a shard leads, in place of the shard's previous report. The views
+// that Watch and View return use the report about a group as long as the shard leads the group and is registered with
+// Shard.Weighs. PutWeights wakes no shard. If the store does not exist, it writes nothing.
 func (w *weights) PutWeights(ctx context.Context, shard string, weights map[string]Weight) error {
 	if err := placement.ValidateShardName(shard); err != nil {
 		return err
@@ -80,7 +81,7 @@ func (w *weights) PutWeights(ctx context.Context, shard string, weights map[stri
 	parts := splitWeights(shard, weights)
 	for i, part := range parts {
 		ops := []clientv3.Op{w.opPut(weightKey(shard, i), part)}
-		if i == len(parts)-1 { // parts are left over if the shard led more groups before
+		if i == len(parts)-1 { // if the shard led more groups before, there are parts left over
 			ops = append(ops, clientv3.OpDelete(w.prefix+weightKey(shard, len(parts)),
 				clientv3.WithRange(clientv3.GetPrefixRangeEnd(w.prefix+weightsKey+shard+"/"))))
 		}
@@ -91,7 +92,7 @@ func (w *weights) PutWeights(ctx context.Context, shard string, weights map[stri
 	return nil
 }
 
-// Weights reads a shard's last report on the groups that it led, by name.
+// Weights reads the last report of a shard about the groups that it led, by the names of the groups.
 func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight, error) {
 	all := &shardWeights{parts: map[string]weightsPart{}}
 	prefix := w.prefix + weightsKey + shard + "/"
@@ -104,10 +105,10 @@ func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight,
 	return all.merged(), nil
 }
 
-// shardWeights holds one shard's report, by part.
+// shardWeights holds the report of one shard, by part.
 type shardWeights struct {
 	parts map[string]weightsPart
-	all   map[string]Weight // merged result, or nil if it must be computed
+	all   map[string]Weight // reports from all parts; nil if they must be merged again
 }
 
 func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
@@ -128,7 +129,7 @@ func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// merged returns the last report about each group, from all parts.
+// merged returns the reports about all groups, from all parts.
 func (w *shardWeights) merged() map[string]Weight {
 	if w.all == nil {
 		w.all = map[string]Weight{}
@@ -155,7 +156,7 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// applyWeights applies changes to weights, and reports whether there were any. These changes leave the epoch unchanged.
+// applyWeights applies changes of reports, and returns true if there were any. Such changes do not change the epoch.
 func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
@@ -165,8 +166,8 @@ func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	return changed
 }
 
-// dropWeights applies the deletion of one key, and reports whether the key's shard has any reports. The argument name
-// is SHARD/PART.
+// dropWeights applies the deletion of one key. It returns true if there was any report of that key's shard. The
+// argument name is SHARD/PART.
 func (st *state) dropWeights(name string) bool {
 	shard, part, _ := strings.Cut(name, "/")
 	w := st.weights[shard]
@@ -178,7 +179,7 @@ func (st *state) dropWeights(name string) bool {
 	return true
 }
 
-// weigh sets the bytes and records of groups, as reported by their leaders' shards.
+// weigh sets the bytes and records of the groups to the values that the leaders' shards have reported.
 func (st *state) weigh(groups map[string]placement.Group) {
 	if len(st.weights) == 0 {
 		return
@@ -193,7 +194,7 @@ func (st *state) weigh(groups map[string]placement.Group) {
 			continue
 		}
 		if shard, registered := st.shards[leader]; registered && !shard.Weighs {
-			continue // the shard runs an older version of Sheaf, which reports its weights in the group
+			continue // the shard runs an older version of Sheaf, which reports sizes in the group's own key
 		}
 		w, ok := told.merged()[name]
 		if !ok || w.UUID != g.UUID {

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// led creates a group with one copy that the given shard leads. The bytes and records are stored in the group itself,
-// where older versions of Sheaf report them.
+// led creates a group with one copy, whose leader is the given shard. The group's own key contains the bytes and
+// records, as it does if an older version of Sheaf reports them.
 func led(t *testing.T, ctx context.Context, store *registry.Store, name, shard string) placement.Group {
 	t.Helper()
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, name, 0)
@@ -28,8 +28,8 @@ func led(t *testing.T, ctx context.Context, store *registry.Store, name, shard s
 	return g
 }
 
-// A view contains the weights that the leader's shard reports about a group, if that shard still leads the group and
-// its version of Sheaf reports weights in separate keys.
+// A view contains the sizes that the shard of a group's leader has reported, provided that this shard still leads the
+// group, and that its version of Sheaf reports sizes in separate keys.
 func TestViewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	synctest.Test(t, viewsHaveWhatLeadersReportOfTheirGroups)
 }
@@ -80,7 +80,8 @@ func viewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	tell("a", g.UUID, 22)
 	has("it was told again", 22)
 
-	// The shard restarts with an older version, which reports in the group, and then again with this version.
+	// The shard restarts with an older version of Sheaf, which reports sizes in the group's own key, and then again with
+	// this version.
 	old := shard("a")
 	stop, err := store.RegisterShard(ctx, old)
 	must.OK(t, err)
@@ -104,7 +105,8 @@ func viewsHaveWhatLeadersReportOfTheirGroups(t *testing.T) {
 	has("another leads it", 30)
 }
 
-// Many groups need several keys. All groups must be reported, except those that the shard no longer leads.
+// Reports about many groups need several keys. Every group must be reported, except those that the shard no longer
+// leads.
 func TestWeightsOfManyGroups(t *testing.T) { synctest.Test(t, weightsOfManyGroups) }
 
 func weightsOfManyGroups(t *testing.T) {
@@ -152,8 +154,8 @@ func weightsOfManyGroups(t *testing.T) {
 	}
 }
 
-// A shard's views contain only the shards that its groups name, and only its own desired state. The shard can look up a
-// group that it does not follow.
+// A shard's views contain only the shards that are named by its groups, and only its own desired state. The shard can
+// still look up a group that it does not follow.
 func TestWhatAShardReceives(t *testing.T) { synctest.Test(t, whatAShardReceives) }
 
 func whatAShardReceives(t *testing.T) {
@@ -183,7 +185,8 @@ func whatAShardReceives(t *testing.T) {
 	mustTarget(t, ctx, store, placement.Target{Group: "mine", Shards: []string{"a", "c"}},
 		placement.Target{Group: "foreign", Shards: []string{"b", "d"}})
 	next("its target", func(v placement.View) bool { return len(v.Targets) == 1 && v.Targets["mine"].Shards[1] == "c" })
-	// d does not concern the shard, and must have been delivered when c arrives
+	// ^Shard d does not concern this shard. It registers first, so if its registration were reported, it would arrive
+	// before that of c.
 	for _, name := range []string{"d", "c"} {
 		stop, err := store.RegisterShard(ctx, shard(name))
 		must.OK(t, err)
@@ -200,7 +203,7 @@ func whatAShardReceives(t *testing.T) {
 	}); v.States["b"] != "" {
 		t.Errorf("it hears of the states of others: %v", v.States)
 	}
-	// A group that is on the shard's volume but not assigned to the shard does not wake the shard.
+	// A group that is on the shard's volume but not assigned to the shard does not notify the shard.
 	if stray, err := placementtest.UpdateGroup(ctx, store, "stray", func(g *placement.Group) error {
 		g.ConfIndex++
 		return nil

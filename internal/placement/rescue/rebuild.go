@@ -1,6 +1,6 @@
-// Package rescue derives a store's placement from the contents of its shards' volumes, after etcd was lost or rolled
-// back to an older state. It makes no calls. Package survey queries the shards, and package registry writes the result
-// to etcd.
+// Package rescue derives a store's placement from what the volumes of its shards contain, after etcd was lost or
+// rolled back to an older state. It makes no calls. Package survey queries the shards, and package registry writes
+// the result to etcd.
 package rescue
 
 import (
@@ -15,28 +15,29 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// EpochJump is added to the epoch to raise it above all epochs that any process may have seen before etcd was lost.
+// EpochJump is added to the epoch when etcd is rebuilt. It is so large that the new epoch is above every epoch that
+// any process may have seen before etcd was lost.
 const EpochJump = 1 << 32
 
-// FoundVolume is the report of one shard about its volume.
+// FoundVolume is what one shard reports about its volume.
 type FoundVolume struct {
 	Shard   string
 	Address string
 	UUID    uuid.UUID
 	Store   uuid.UUID
-	// Generation and Step are the values in the superblock.
+	// Generation and Step are the values from the superblock.
 	Generation uint64
 	Step       placement.Step
-	Facts      *FoundFacts // nil if the volume does not record the facts
+	Facts      *FoundFacts // fixed properties of the store; nil if the volume does not record them
 	Replicas   []FoundReplica
 }
 
-// Blank reports whether the shard has no volume yet. In that case v holds no other information.
+// Blank reports whether the shard has no volume yet. If so, v contains no other information.
 func (v FoundVolume) Blank() bool {
 	return v.Store == uuid.Nil && v.UUID == uuid.Nil && len(v.Replicas) == 0
 }
 
-// FoundFacts are the facts that a volume remembers about its store.
+// FoundFacts are the fixed properties of a store, as far as a volume remembers them.
 type FoundFacts struct {
 	Routing    placement.Routing
 	Copies     int
@@ -45,43 +46,44 @@ type FoundFacts struct {
 	Epoch      uint64
 }
 
-// FoundReplica is one group on a volume.
+// FoundReplica describes a replica that was found on a volume.
 type FoundReplica struct {
 	Name            string // empty if the manifest cannot be read
 	UUID            uuid.UUID
 	Store           uuid.UUID
 	RaftID          uint64 // 0 if unknown
 	Voters          []uint64
-	Outgoing        []uint64 // the voters of the previous membership, while both memberships must agree
+	Outgoing        []uint64 // voters of the previous membership, until the change to the new one is complete
 	Learners        []uint64
-	ConfIndex       uint64 // index of the change that led to this membership
+	ConfIndex       uint64 // index of the change that led to the current membership
 	Term, Committed uint64
 	Joining         bool // whether the replica has a Raft id but no data yet
 	Ended           bool // whether the group has ended, because it is being deleted or was deleted
-	Foreign         bool // whether the replica was created on another volume; such a replica is ignored
+	Foreign         bool // whether the replica was created on another volume; if so, it is ignored
 	Records, Bytes  int64
 	Leader          bool
-	Message         string // describes a problem of the replica
+	Message         string // problem of the replica
 }
 
 // Rebuilt is a store's placement, derived from its volumes.
 type Rebuilt struct {
 	Meta   placement.Meta
 	Groups []placement.Group // sorted by name
-	// Volumes are the volumes to register in etcd if it has no record of them, so that an earlier state of a volume is
-	// detected again.
+	// Volumes are the records of volumes that etcd should get if it has none. With them, etcd can again detect a volume
+	// that was rolled back.
 	Volumes []placement.VolumeRecord
 	// Missing lists the groups of Hash routing that no volume holds.
 	Missing []string
-	// Short maps each group with too few found voters to continue to the reason. These groups are also in Groups.
+	// Short contains each group for which too few voters were found to continue, with the reason. These groups are also
+	// in Groups.
 	Short map[string]string
-	// Notes describe what a person should check before the placement is written.
+	// Notes list what a person should check before the placement is written.
 	Notes []string
 }
 
-// Rebuild derives a store's placement from the contents of its volumes. It is a pure function. The argument given has
-// the facts to use if no volume records them, and may be nil. Rebuild returns an error that describes the contradiction
-// if the volumes contradict each other.
+// Rebuild derives a store's placement from the contents of its volumes. It is a pure function. The argument given
+// contains the store's properties for the case that no volume records them. It may be nil. If the volumes contradict
+// each other, Rebuild returns an error that describes the contradiction.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
@@ -110,7 +112,8 @@ func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt
 	return out, out.addGroups(store, volumes)
 }
 
-// sameStore returns an error for volumes of other stores, clones, or two shards with the same name.
+// sameStore returns an error if a volume belongs to another store, if one volume is a clone of another, or if two
+// shards have the same name.
 func sameStore(store uuid.UUID, volumes []FoundVolume) error {
 	names, ids := map[string]bool{}, map[uuid.UUID]string{}
 	for _, v := range volumes {
@@ -131,8 +134,8 @@ func sameStore(store uuid.UUID, volumes []FoundVolume) error {
 	return nil
 }
 
-// agreedFacts returns the facts with the highest epoch that a volume records, or the argument given if no volume
-// records facts. It returns an error if two volumes disagree.
+// agreedFacts returns the store's properties with the highest epoch that any volume records. If no volume records the
+// properties, it returns the argument given. If two volumes disagree, it returns an error.
 func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	var facts *FoundFacts
 	from, epoch := "", uint64(0)
@@ -173,7 +176,7 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 // firstWordsMax is the maximum number of sentences that FirstWords keeps.
 const firstWordsMax = 20
 
-// FirstWords returns the first sentences of a list, and one more that says how many others there are.
+// FirstWords returns the first sentences of a list, followed by one that gives the number of the others.
 func FirstWords(all []string) []string {
 	if len(all) <= firstWordsMax {
 		return all
@@ -181,7 +184,7 @@ func FirstWords(all []string) []string {
 	return append(slices.Clone(all[:firstWordsMax]), fmt.Sprintf("and %d more", len(all)-firstWordsMax))
 }
 
-// ShortWords describes the groups in Short.
+// ShortWords describes the groups in Short, for an error message.
 func (r Rebuilt) ShortWords() string {
 	words := make([]string, 0, len(r.Short))
 	for _, name := range slices.Sorted(maps.Keys(r.Short)) {

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// located is a replica and the volume that holds it.
+// located is a replica together with the volume that holds it.
 type located struct {
 	FoundReplica
 	volume FoundVolume
@@ -22,7 +22,8 @@ type located struct {
 // addGroups determines the members of each group.
 func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	replicas := map[string]map[uuid.UUID][]located{} // by name of the group
-	joining := map[uuid.UUID][]located{}             // joining replicas have no record of their group's name
+	// Replicas that are still joining do not record the name of their group.
+	joining := map[uuid.UUID][]located{}
 	for _, v := range volumes {
 		for _, f := range v.Replicas {
 			switch {
@@ -65,16 +66,18 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	return nil
 }
 
-// choose returns a group's UUID, or the zero UUID if every group of this name was deleted. Replicas of a deleted group
-// may still exist when there is a new group of the same name. A majority of the deleted group's members has recorded
-// that the group has ended, so its remaining replicas either have ended or are a minority.
+// choose returns the UUID of the group that has the given name, or the zero UUID if every group of that name was
+// deleted. Replicas of a deleted group may be left over while a new group has the same name. When the old group was
+// deleted, a majority of its members recorded its end. Therefore each replica that is left over either records the
+// end or belongs to a minority.
 func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uuid.UUID, err error) {
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b uuid.UUID) int { return strings.Compare(a.String(), b.String()) })
 	whole := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool {
 		return len(ids) > 1 && (newestOf(found[id]).Ended || !hasMajority(found[id]))
 	})
 	if len(whole) == 0 && !slices.ContainsFunc(ids, func(id uuid.UUID) bool { return !newestOf(found[id]).Ended }) {
-		whole = []uuid.UUID{{}} // all groups of this name were deleted
+		// All groups of this name were deleted, so the result is the zero UUID.
+		whole = []uuid.UUID{{}}
 	}
 	if len(whole) != 1 {
 		return chosen, fmt.Errorf("group %s was found as %s on shard %s and as %s on shard %s: start the other "+
@@ -90,13 +93,13 @@ func (r *Rebuilt) choose(name string, found map[uuid.UUID][]located) (chosen uui
 	return whole[0], nil
 }
 
-// newestOf returns the replica with the newest membership. An older replica may still record that the group has ended,
-// even if the group has been resumed since.
+// newestOf returns the replica with the newest membership. An older replica may say that the group has ended,
+// although the group was resumed later.
 func newestOf(found []located) located {
 	return slices.MaxFunc(found, func(a, b located) int { return cmp.Compare(a.ConfIndex, b.ConfIndex) })
 }
 
-// hasMajority reports whether the found replicas include a majority of the newest membership.
+// hasMajority reports whether the replicas that were found include a majority of the newest membership.
 func hasMajority(found []located) bool {
 	newest := newestOf(found)
 	for _, voters := range [][]uint64{newest.Voters, newest.Outgoing} {
@@ -117,9 +120,9 @@ func (r *Rebuilt) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// group derives the state of one group. It takes the members from the replica that has applied the latest membership
-// change. It includes all these members, and leaves the shard of a member that was not found empty. If too few members
-// were found to continue, it records the group in Short.
+// group derives the state of one group. The members are those of the replica that has applied the latest membership
+// change. If one of these members was not found, it is included with an empty shard. If too few members were found to
+// continue, group also adds the group to Short.
 func (r *Rebuilt) group(name string, found, joining []located) (placement.Group, error) {
 	slices.SortFunc(found, func(a, b located) int {
 		return cmp.Or(cmp.Compare(b.ConfIndex, a.ConfIndex), cmp.Compare(b.Term, a.Term),
@@ -157,7 +160,7 @@ func (r *Rebuilt) group(name string, found, joining []located) (placement.Group,
 	return g, nil
 }
 
-// agrees returns an error if a replica cannot have the same history as the newest one.
+// agrees returns an error if the replica f and the newest replica cannot have the same history.
 func (r *Rebuilt) agrees(newest, f located) error {
 	switch {
 	case f.Joining:
@@ -194,9 +197,9 @@ func (r *Rebuilt) addMembers(g *placement.Group, newest located, where map[uint6
 	})
 }
 
-// findLeader chooses the member with the highest term among those that claim to lead, or the first voter if no member
-// does. It sets the term only if the chosen member claims to lead, because a later term of another member would block
-// the leader's writes.
+// findLeader chooses the leader: among the members that claim to lead, it is the one with the highest term. If no
+// member claims to lead, it is the first voter. findLeader sets the group's term only if the chosen member claims to
+// lead. If it set a term that only another member has seen, the leader's own writes would be rejected.
 func (r *Rebuilt) findLeader(g *placement.Group, where map[uint64]located) {
 	for _, m := range g.Members {
 		if f, ok := where[m.RaftID]; ok && m.Role == placement.Voter && f.Leader && f.Term >= g.Term {
@@ -210,7 +213,7 @@ func (r *Rebuilt) findLeader(g *placement.Group, where map[uint64]located) {
 	}
 }
 
-// weigh records a group in Short if too few of its voters were found.
+// weigh adds a group to Short if too few of its voters were found.
 func (r *Rebuilt) weigh(name string, newest located, where map[uint64]located) {
 	for _, voters := range [][]uint64{newest.Voters, newest.Outgoing} {
 		var have []string

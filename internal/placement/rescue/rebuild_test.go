@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// TestRebuildCountsOnFromNoAbsurdEpoch checks that no placement is derived from volumes whose epoch is too high to be
-// raised.
+// TestRebuildCountsOnFromNoAbsurdEpoch checks that Rebuild returns an error if the epoch that the volumes record is
+// so high that it cannot be raised.
 func TestRebuildCountsOnFromNoAbsurdEpoch(t *testing.T) {
 	store := uuid.New()
 	for _, epoch := range []uint64{math.MaxUint64, math.MaxUint64 - 1<<32, 1 << 62} {
@@ -27,7 +27,7 @@ func TestRebuildCountsOnFromNoAbsurdEpoch(t *testing.T) {
 	}
 }
 
-// The test has one group with several copies, in the various states in which volumes may hold it.
+// The test has one group with several copies, which the volumes hold in various states.
 func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	type r = rescue.FoundReplica
 	on := func(shards map[string]r) (store uuid.UUID, volumes []rescue.FoundVolume) {
@@ -51,7 +51,7 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	abc, bcd := []uint64{1, 3, 5}, []uint64{3, 5, 7}
 	for name, c := range map[string]struct {
 		shards  map[string]r
-		members string // shard and role of each member, in order; ? for a member that was not found
+		members string // shard and role of each member, in order; ? stands for a member that was not found
 		leader  string
 		short   bool
 		fails   bool
@@ -157,9 +157,9 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	}
 }
 
-// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks that if replicas of a deleted group remain, the placement still
-// contains a new group of the same name and the rest of the store. It also checks that there is no placement if two
-// groups of one name may both hold records.
+// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks the case that replicas of a deleted group are left over while
+// a new group has the same name. The placement must contain the new group and the rest of the store. If both groups
+// may still hold records, Rebuild must fail.
 func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 	store, deleted, now := uuid.New(), uuid.New(), uuid.New()
 	abc := []uint64{1, 3, 5}
@@ -172,8 +172,8 @@ func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 	}
 	type left = map[string]rescue.FoundReplica
 	for name, c := range map[string]struct {
-		left  left // by shard, the remains of the deleted group
-		of    int  // copies of the new group that were found
+		left  left // replicas that are left over from the deleted group, by shard
+		of    int  // number of copies of the new group that were found
 		fails bool
 	}{
 		"one that was away": {
@@ -280,7 +280,8 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 			t.Errorf("%s: %+v", name, out)
 		}
 	}
-	// A replica that a move left behind does not become a member, and a replica whose name is unknown is left out.
+	// A move may leave an older replica behind on a volume. Such a replica does not become a member. A replica whose
+	// group is unknown is left out.
 	v := volumes(2)
 	v[0].Replicas = []rescue.FoundReplica{replica("0", 7, 1), {UUID: uuid.New(), Message: "unreadable"}}
 	v[1].Replicas = []rescue.FoundReplica{replica("0", 8, 2)}

@@ -9,22 +9,22 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Reconciled is the progress of reconciling a frozen store.
+// Reconciled describes how far the reconciliation of a frozen store has come.
 type Reconciled struct {
 	Written int      // number of groups whose members in etcd were overwritten
-	Waits   []string // why the freeze cannot end yet; empty if it was lifted
+	Waits   []string // what the freeze still waits for; empty if the freeze has ended
 }
 
-// Correction is a group and its target, derived from the volumes, where etcd holds different values.
+// Correction is a group and its target as the volumes show them. It exists only if etcd holds something different.
 type Correction struct {
 	Group  placement.Group
 	Target placement.Target
 }
 
-// Corrections compares a frozen etcd with the groups found on the volumes. The argument there is a view of etcd whose
-// Groups include deleted groups. A group is corrected if a majority of its voters was found. For each group that is not
-// accounted for, the result waits contains what its shards have to do. A group that no shard ever had counts as
-// accounted for.
+// Corrections compares a frozen etcd with the groups that were found on the volumes. The argument there is a view of
+// etcd, whose Groups must include deleted groups. A group is corrected if a majority of its voters was found. The
+// result waits says, for each group that is not accounted for, what its shards have to do. A group that no shard ever
+// had counts as accounted for.
 func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []string) {
 	wait := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
 	found := map[string]bool{}
@@ -33,7 +33,8 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 		old := there.Groups[g.Name]
 		switch short, isShort := r.Short[g.Name]; {
 		case old.Deleted != "" && old.UUID == g.UUID:
-			// The remaining members have not seen the deletion yet.
+			// ^etcd shows that this group was deleted. Its remaining members have not noticed that yet, so there is nothing to
+			// correct.
 		case isShort:
 			wait("group %s: %s", g.Name, short)
 		case old.UUID != g.UUID && len(old.Members) > 0:
@@ -66,15 +67,17 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 	return out, waits
 }
 
-// correct returns the group and the target that etcd should hold for a group found on the volumes, and whether they
-// differ from those in etcd.
+// correct returns the group and the target that etcd should hold for a group on the volumes, and whether they differ
+// from those that etcd does hold.
 func correct(g, old placement.Group, target placement.Target, copies int) (Correction, bool) {
 	same := old.UUID == g.UUID
 	if same && old.ConfIndex > g.ConfIndex && len(old.Members) > 0 {
-		return Correction{}, false // the leader wrote this membership, and the found replicas have not applied it yet
+		// The leader has already written this membership to etcd, while the replicas that were found have not applied it
+		// yet.
+		return Correction{}, false
 	}
 	if same {
-		// The older state may still contain the shard of a member that did not respond.
+		// etcd may still name the shard of a member that did not respond, even though its state is older.
 		g.Members = slices.Clone(g.Members)
 		for i, m := range g.Members {
 			if was := slices.IndexFunc(old.Members, func(o placement.Member) bool {
@@ -93,7 +96,7 @@ func correct(g, old placement.Group, target placement.Target, copies int) (Corre
 		!placement.SameSet(membersIn(old), membersIn(g))
 }
 
-// membersIn returns keys that identify the members, for SameSet.
+// membersIn returns a string for each member that identifies the member, for a comparison by SameSet.
 func membersIn(g placement.Group) []string {
 	out := make([]string, 0, len(g.Members))
 	for _, m := range g.Members {
@@ -102,9 +105,9 @@ func membersIn(g placement.Group) []string {
 	return out
 }
 
-// targetOf returns a group's current shards as its target. If a voter's shard is unknown, it returns no target. A
-// target with only the other shards would look complete without that voter's copy, and the copy would be dropped.
-// Without a target the leader changes nothing until the shard with the copy reports it, or the planner chooses another
+// targetOf returns the current shards of a group as its target. If the shard of a voter is unknown, it returns no
+// target. Otherwise the target would lack that voter's shard, and the voter's copy would be removed. Without a
+// target, the leader changes nothing until the voter's shard reports its copy, or until the planner chooses another
 // shard.
 func targetOf(g placement.Group, copies int) []string {
 	if slices.ContainsFunc(g.Members, func(m placement.Member) bool {
@@ -136,7 +139,7 @@ func shardsOf(g placement.Group) string {
 	return strings.Join(names, ", ")
 }
 
-// FactsOf returns the facts about a store that are in etcd, to use if no volume records them.
+// FactsOf returns the properties of a store that etcd holds. Rebuild uses them if no volume records them.
 func FactsOf(view placement.View) *FoundFacts {
 	m := view.Meta
 	return &FoundFacts{Routing: m.Routing, Copies: m.Copies, GroupsMax: m.GroupsMax, CreatedUTC: m.CreatedUTC,

@@ -1,4 +1,4 @@
-// Package survey queries shards for the contents of their volumes, to rebuild a placement that etcd has lost.
+// Package survey asks shards what their volumes contain, in order to rebuild a placement that etcd has lost.
 package survey
 
 import (
@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// Volume queries the shard at host:port for its volume's contents, with the given credentials and connection options.
-// Shards respond in every state.
+// Volume asks the shard at an address (host:port) what its volume contains. It uses the given credentials and options
+// for the connection. Shards answer in every state.
 func Volume(ctx context.Context, address string, by credentials.TransportCredentials,
 	more ...grpc.DialOption) (v rescue.FoundVolume, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithNoProxy(),
@@ -33,7 +33,7 @@ func Volume(ctx context.Context, address string, by credentials.TransportCredent
 	return foundVolume(out)
 }
 
-// foundVolume validates a shard's response, and converts it to a FoundVolume.
+// foundVolume checks the response of a shard, and converts it to a FoundVolume.
 func foundVolume(out *recordv1.DescribeVolumeResponse) (v rescue.FoundVolume, err error) {
 	var errs []error
 	parse := func(what, s string) uuid.UUID {
