@@ -8,50 +8,50 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Call is a gRPC call in progress. Its methods say what the caller may do.
+// Call is a gRPC call in progress. Its methods tell what its caller is allowed to do.
 type Call interface {
 	// Caller returns the identity that made the call.
 	Caller() *Caller
-	// May returns an error unless the caller may use a verb in a group, or in all groups if the group is empty. The
-	// handler calls May before it looks anything up. It returns the same errors as Compiled.Decide. May is safe for
-	// concurrent use.
+	// May returns an error unless the caller may use the verb in the group. If group is empty, the caller must have the
+	// right in all groups. Handlers call May before they look anything up. The errors are the same as those of
+	// Compiled.Decide. May is safe for concurrent use.
 	May(verb Verb, group string) error
-	// MayRecord is like May, for a record of the group. If writes are audited, an allowed put or delete is written to the
-	// audit log when the call ends, with its outcome. In calls whose messages are decided individually, the handler
-	// reports the writes with Wrote instead.
+	// MayRecord is like May, but for one record of the group. If writes are audited, an allowed put or delete is written
+	// to the audit log, together with its outcome, when the call ends. In calls in which each message is decided
+	// separately, the handler reports the writes with Wrote instead.
 	MayRecord(verb Verb, group string, id int64) error
-	// Wrote writes n writes of one message, which have succeeded or failed, to the audit log. If writes are audited,
-	// Wrote calls what(i) for each i below n to get write i, and never calls what after it has returned. The caller
-	// leaves out refused writes, because the audit log already has their refusals.
+	// Wrote writes the n writes of one message to the audit log, whether they have succeeded or failed. If writes are
+	// audited, Wrote gets the writes by calling what(i) for each i below n. It never calls what after it has returned.
+	// The caller leaves out writes that were refused, because the refusals are in the audit log already.
 	Wrote(n int, what func(i int) Written)
-	// Can is like May, but writes nothing to the audit log, and does not count as a use of a grant. The decision is not
-	// repeated when the table changes during the call.
+	// Can is like May, but a refusal is not written to the audit log, and a permission does not count as a use of a
+	// grant. The decision is not made again when the table changes during the call.
 	Can(verb Verb, group string) error
-	// Sees reports whether the caller may do anything at all in a group.
+	// Sees reports whether the caller has any right at all in the group.
 	Sees(group string) bool
-	// Sign signs a value that the caller sends back later, and Open checks it then. The value is valid for the duration
-	// lasts, or without a limit if lasts is 0. Processes of the store receive unsigned values. This includes gateways
-	// that call on behalf of a caller, because a gateway signs and checks its own callers' values. Open returns
-	// ErrForged or ErrOutdated if it does not accept the value.
+	// Sign signs a value that the caller will send back later, and Open then verifies it. The value is valid for the
+	// duration lasts, or forever if lasts is 0. Values for the store's own processes are not signed. That includes
+	// gateways that call on behalf of somebody else, because a gateway itself signs and verifies the values of its
+	// callers. Open returns ErrForged or ErrOutdated if the value is not valid.
 	Sign(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
-	// Signs reports whether Sign signs values and Open accepts only signed values. Otherwise both leave values
-	// unchanged.
+	// Signs reports whether Sign signs values and Open accepts only signed values. If it returns false, both methods
+	// leave values unchanged.
 	Signs() bool
-	// Table returns the version of the table of grants used for decisions, or 0 if there is no table.
+	// Table returns the version of the table of grants that was used for decisions, or 0 if there is no table.
 	Table() int64
 }
 
 type callKey struct{}
 
-// WithCall returns a context that carries a call, so that the call's handler can check what the caller may do.
+// WithCall returns a context that carries a call. The call's handler can use it to check what the caller may do.
 func WithCall(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// Everybody is the Call of a caller over plaintext, who cannot be identified. It allows everything and signs nothing.
-// The server puts Everybody into the context of each call over plaintext, so that a context without a Call indicates a
-// mistake.
+// Everybody is the Call for callers that use plaintext and therefore cannot be identified. It allows everything and
+// signs nothing. The server puts it into the context of every plaintext call. If a context has no Call at all,
+// somebody has made a mistake.
 var Everybody Call = everybody{}
 
 // everybody implements Call for Everybody.
@@ -68,23 +68,23 @@ func (everybody) Open(sealed []byte) ([]byte, error)        { return sealed, nil
 func (everybody) Signs() bool                               { return false }
 func (everybody) Table() int64                              { return 0 }
 
-// CallOf returns the call in a context, or nil if the context has none. Without a call nothing is allowed, so the
-// functions of this package that take a context return an error.
+// CallOf returns the call in a context, or nil if there is none. Without a call nothing is allowed, so all functions
+// of this package that take a context then return an error.
 func CallOf(ctx context.Context) Call {
 	call, _ := ctx.Value(callKey{}).(Call)
 	return call
 }
 
-// Identified reports whether a context's caller was identified, and therefore needs permission for its operations. A
-// context without a call counts as identified, so that its operations are refused.
+// Identified reports whether the caller in a context was identified. Such a caller needs permission for what it does.
+// If there is no call in the context, Identified returns true, so that everything is refused.
 func Identified(ctx context.Context) bool { return CallOf(ctx) != Everybody }
 
-// errNoCall is the error for a context without a call. No client can cause it, because the server puts a call into each
-// context.
+// errNoCall is the error for a context that has no call. Clients cannot cause it, because the server puts a call into
+// every context.
 var errNoCall = status.Error(codes.Internal, "who makes this call was not found out before it came here, so that "+
 	"nothing is done for it: this is a defect of Sheaf, please report it")
 
-// callOf returns the call of a context. It returns errNoCall if the context has none.
+// callOf returns the call in a context, or errNoCall if there is none.
 func callOf(ctx context.Context) (Call, error) {
 	if call := CallOf(ctx); call != nil {
 		return call, nil
@@ -92,7 +92,7 @@ func callOf(ctx context.Context) (Call, error) {
 	return nil, errNoCall
 }
 
-// May calls the method May of the call in a context. It returns an error if the context has no call.
+// May calls the method May of the call in the context. If there is no call, it returns an error.
 func May(ctx context.Context, verb Verb, group string) error {
 	call, err := callOf(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func May(ctx context.Context, verb Verb, group string) error {
 	return call.May(verb, group)
 }
 
-// MayRecord calls the method MayRecord of the call in a context. It returns an error if the context has no call.
+// MayRecord calls the method MayRecord of the call in the context. If there is no call, it returns an error.
 func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 	call, err := callOf(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 
 // Written is a write and its outcome.
 type Written struct {
-	Verb  Verb // NoVerb if the audit log gets no line for this write
+	Verb  Verb // NoVerb if this write does not get a line in the audit log
 	Group string
 	ID    int64
 	Code  codes.Code

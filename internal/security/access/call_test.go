@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// TestWhatHasNoCallIsRefused checks that everything is refused if a context has no Call, because the server then forgot
-// to identify the caller. With the Call Everybody, by contrast, everything is allowed.
+// TestWhatHasNoCallIsRefused checks that everything is refused if a context has no Call, because in that case the
+// server has not identified the caller. By contrast, the Call named Everybody allows everything.
 func TestWhatHasNoCallIsRefused(t *testing.T) {
 	questions := map[string]func(context.Context) error{
 		"May":       func(ctx context.Context) error { return May(ctx, Get, "a") },

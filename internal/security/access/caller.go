@@ -11,22 +11,23 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Caller is the identity that made a call. The zero value is an unknown caller. It is immutable.
+// Caller identifies who has made a call. The zero value stands for an unknown caller. A Caller is immutable.
 type Caller struct {
-	text     string    // result of String, which is also the form in which a gateway forwards the caller; empty if unknown
-	subjects []Subject // subjects by which grants can name this caller
-	// process means that the caller is a process of the store. It is false for members of etcd, because these call no
-	// other process.
+	// text is what String returns. Gateways also forward the caller in this form. It is empty if the caller is unknown.
+	text     string
+	subjects []Subject // all subjects by which a grant can name this caller
+	// process means that the caller is a process of the store. It is false for members of etcd, because they never call
+	// the other processes.
 	process bool
-	admin   bool // true if the certificate identifies an administrator
-	// Expires is the expiry of the token that identifies the caller. It is zero if a certificate identifies the caller.
+	admin   bool // whether the certificate is that of an administrator
+	// Expires is the time at which the caller's token expires. It is zero if the caller uses a certificate instead.
 	Expires time.Time
 }
 
-// anybody is a subject of every identified caller.
+// anybody is the subject that stands for every identified caller.
 var anybody = Subject{Kind: Anybody}
 
-// Certified returns the caller with the given identity. The code that calls Certified must have checked that the
+// Certified returns the caller with the given identity. Before it calls Certified, the code must verify that the
 // certificate with this identity belongs to the store.
 func Certified(id identity.Identity) Caller {
 	c := Caller{text: string(id.Role), process: id.IsComponent() && id.Role != identity.Etcd,
@@ -40,7 +41,7 @@ func Certified(id identity.Identity) Caller {
 	return c
 }
 
-// account returns the caller that is a ServiceAccount of Kubernetes.
+// account returns the caller for a ServiceAccount of Kubernetes.
 func account(namespace, name string) Caller {
 	return Caller{
 		text: accountText + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name),
@@ -50,7 +51,7 @@ func account(namespace, name string) Caller {
 	}
 }
 
-// user returns the caller that a token of any other issuer names, with the groups that the token claims.
+// user returns the caller for a token of any other issuer. groups are the groups that the token claims.
 func user(issuer, subject string, groups []string) Caller {
 	c := Caller{
 		text:     userText + "/" + url.PathEscape(issuer) + "/" + url.PathEscape(subject),
@@ -67,7 +68,8 @@ func user(issuer, subject string, groups []string) Caller {
 const (
 	accountText = "serviceaccount"
 	userText    = "oidc"
-	// CallerBytesMax limits the bytes of a caller's string, because it is sent in a header of each forwarded call.
+	// CallerBytesMax limits the length of a caller's string, because that string is sent in a header of each forwarded
+	// call.
 	CallerBytesMax = 8 << 10
 )
 
@@ -79,7 +81,7 @@ func (c *Caller) isShard() bool {
 // certificate, because gateways do not forward its calls.
 func (c *Caller) isArchiver() bool { return c.text == string(identity.Archive) }
 
-// isEtcd reports whether the caller is a member of etcd. Members of etcd have no reason to call gateways or shards.
+// isEtcd reports whether the caller is a member of etcd. Such a member has no reason to call gateways or shards.
 func (c *Caller) isEtcd() bool { return c.text == string(identity.Etcd) }
 
 func (c *Caller) isKnown() bool { return c.text != "" }
@@ -87,17 +89,17 @@ func (c *Caller) isKnown() bool { return c.text != "" }
 // IsProcess reports whether the caller is a process of the store itself.
 func (c *Caller) IsProcess() bool { return c.process }
 
-// MayAll reports whether the caller needs no grant, because it is a process of the store or an administrator by
-// certificate.
+// MayAll reports whether the caller is allowed everything without a grant. That is so for the store's processes, and
+// for administrators who are identified by a certificate.
 func (c *Caller) MayAll() bool { return c.process || c.admin }
 
-// NeedsGrants reports whether the table of grants decides what the caller may do. The table has no influence on callers
-// who may do everything, and on the archiver.
+// NeedsGrants reports whether the table of grants decides what the caller may do. The table does not matter for
+// callers who may do everything, nor for the archiver.
 func (c *Caller) NeedsGrants() bool { return !c.MayAll() && !c.isArchiver() }
 
-// String returns the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
-// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For a process of the store, the line is its
-// role and name.
+// String returns the caller as one line, such as client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME or
+// oidc/ISSUER/SUBJECT/GROUP.... Each part is escaped as in the path of a URL. For a process of the store, the line
+// consists of its role and its name.
 func (c *Caller) String() string {
 	if c.text == "" {
 		return "nobody"
@@ -105,11 +107,11 @@ func (c *Caller) String() string {
 	return c.text
 }
 
-// ErrCaller is wrapped by ParseCaller's errors, and means that the string does not name a caller.
+// ErrCaller means that a string does not identify a caller. ParseCaller wraps it in its errors.
 var ErrCaller = errors.New("no caller")
 
-// ParseCaller is the inverse of Caller.String, except for the token's expiry. It refuses a member of etcd and the
-// archiver, because gateways never call for them. Its errors wrap ErrCaller.
+// ParseCaller parses the result of Caller.String, which does not contain the expiry of a token. It returns an error
+// for a member of etcd and for the archiver, because gateways never call on their behalf. Its errors wrap ErrCaller.
 func ParseCaller(text string) (Caller, error) {
 	if len(text) > CallerBytesMax {
 		return Caller{}, fmt.Errorf("%w: it has %d bytes", ErrCaller, len(text))

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Compiled is a table in the form used for decisions. It is immutable, except for the record of first uses and the
-// cache of verified tokens. Safe for concurrent use.
+// Compiled is a table of grants in a form that makes decisions fast. It is immutable, except that it records first
+// uses and caches verified tokens. It is safe for concurrent use.
 type Compiled struct {
 	version  int64
 	audience string
@@ -22,22 +22,22 @@ type Compiled struct {
 	tokens   CallerCache
 }
 
-// rights holds the verbs and groups that grants allow one subject.
+// rights are the verbs and groups that the grants allow to one subject.
 type rights struct {
 	all      scope
 	names    map[string]*scope
 	prefixes []*scope // sorted by prefix
-	any      verbs    // verbs allowed in at least one group
+	any      verbs    // all verbs that are allowed in at least one group
 }
 
-// scope is a set of groups, and the verbs allowed in them.
+// scope is a set of groups, together with the verbs that are allowed in them.
 type scope struct {
 	prefix string
-	parent *scope // the scope of the longest proper prefix, or nil if there is none
+	parent *scope // scope of the longest proper prefix; nil if there is none
 	own    verbs
-	verbs  verbs // own, and the own verbs of all parents
+	verbs  verbs // own verbs of this scope and of all its ancestors
 	grants []int32
-	used   atomic.Uint32 // verbs of own for which a first use was recorded
+	used   atomic.Uint32 // those of the own verbs whose first use was already recorded
 }
 
 func (s *scope) add(v verbs, grant int32) {
@@ -115,7 +115,7 @@ func (c *Compiled) take(g *Grant, field string) error {
 	return nil
 }
 
-// add adds the verbs that a grant allows. The caller has to call finish after the last grant.
+// add adds the verbs that a grant allows in the given groups. After the last grant, the caller has to call finish.
 func (r *rights) add(g *Groups, allowed verbs, grant int32) {
 	r.any |= allowed
 	if g.All {
@@ -136,7 +136,8 @@ func (r *rights) add(g *Groups, allowed verbs, grant int32) {
 	}
 }
 
-// finish sorts the prefixes, merges equal ones, and links each prefix to the longest other prefix with which it begins.
+// finish sorts the prefixes and merges equal ones. It then links each prefix to its parent, which is the longest of
+// the other prefixes with which it begins.
 func (r *rights) finish() {
 	r.all.verbs = r.all.own
 	for s := range maps.Values(r.names) {
@@ -167,7 +168,8 @@ func (r *rights) finish() {
 	}
 }
 
-// allows returns the scope that allows a verb in a group, or nil if no scope does. An empty group means all groups.
+// allows returns the scope that allows a verb in a group, or nil if there is none. An empty group stands for all
+// groups.
 func (r *rights) allows(verb Verb, group string) *scope {
 	if r.all.verbs.has(verb) {
 		return &r.all
@@ -189,8 +191,8 @@ func (r *rights) allows(verb Verb, group string) *scope {
 	return nil
 }
 
-// longest returns the scope whose prefix is the longest prefix of a group's name, or nil if no scope matches. It finds
-// the last scope, in sorted order, whose prefix does not sort after the name. If that scope does not match, longest
+// longest returns the scope with the longest prefix that matches the name of a group, or nil if no prefix matches. In
+// the sorted list, it finds the last prefix that does not come after the name. If that prefix does not match, longest
 // returns its nearest ancestor that does.
 func (r *rights) longest(group string) *scope {
 	at, found := slices.BinarySearchFunc(r.prefixes, group, func(s *scope, group string) int {
@@ -220,14 +222,14 @@ func (c *Compiled) Version() int64 {
 // HasIssuers reports whether tokens can identify callers.
 func (c *Compiled) HasIssuers() bool { return c != nil && len(c.issuers) > 0 }
 
-// use is a permitted operation, consisting of its verb and the scope whose grants allow it. The scope is nil if the
-// operation needs no grant.
+// use is an operation that is permitted: the verb, and the scope whose grants permit it. If the operation needs no
+// grant, scope is nil.
 type use struct {
 	scope *scope
 	verb  Verb
 }
 
-// first reports whether this is the first use of this verb in this scope since the table was installed.
+// first reports whether the verb is used in this scope for the first time since the table was installed.
 func (u use) first() bool {
 	if u.scope == nil {
 		return false
@@ -236,7 +238,7 @@ func (u use) first() bool {
 	return u.scope.used.Load()&bit == 0 && u.scope.used.Or(bit)&bit == 0
 }
 
-// find returns the grants that allow a caller to use a verb in a group, and false if no grant does.
+// find looks for grants that allow a caller to use a verb in a group. It returns false if there are none.
 func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 	if caller.process || caller.admin {
 		return use{}, true
@@ -254,8 +256,8 @@ func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 	return use{}, false
 }
 
-// Decide returns an error unless a caller may use a verb in a group. An empty group means all groups. Decide does not
-// check whether the group exists. A nil Compiled means that the store has no table. Its errors have the code
+// Decide returns an error unless a caller may use a verb in a group. An empty group stands for all groups. Decide
+// does not check whether the group exists. If c is nil, the store has no table. The errors have the code
 // UNAUTHENTICATED or PERMISSION_DENIED, and name the caller, the verb and the group.
 func (c *Compiled) Decide(caller *Caller, verb Verb, group string) error {
 	if _, ok := c.find(caller, verb, group); ok {
@@ -284,7 +286,7 @@ func (c *Compiled) how() string {
 	return "show a certificate of the store's authority"
 }
 
-// where returns the part of an error message that names the groups that a decision is about.
+// where returns the part of an error message that names the group, or all groups, to which a decision applies.
 func where(group string) string {
 	if group == "" {
 		return "all groups"
@@ -292,7 +294,7 @@ func where(group string) string {
 	return fmt.Sprintf("group %.253q", group)
 }
 
-// Sees reports whether a caller may do anything at all in a group.
+// Sees reports whether a caller has any right at all in a group.
 func (c *Compiled) Sees(caller *Caller, group string) bool {
 	if caller.MayAll() || caller.isArchiver() || c == nil {
 		return caller.isKnown()
@@ -306,7 +308,7 @@ func (c *Compiled) Sees(caller *Caller, group string) bool {
 	return false
 }
 
-// maySomewhere reports whether there is any group in which a caller may use a verb.
+// maySomewhere reports whether a caller may use a verb in at least one group.
 func (c *Compiled) maySomewhere(caller *Caller, verb Verb) bool {
 	if caller.MayAll() {
 		return true
@@ -328,8 +330,8 @@ func (c *Compiled) grantsOf(u use) []string {
 	return names
 }
 
-// Use is like Decide. In addition, it returns the names of the grants that allow the operation, if they allow it for
-// the first time since the table was installed.
+// Use is like Decide, but if the grants that allow the operation are used for the first time since the table was
+// installed, it also returns their names.
 func (c *Compiled) Use(caller *Caller, verb Verb, group string) (first []string, err error) {
 	used, ok := c.find(caller, verb, group)
 	if !ok {

@@ -114,7 +114,8 @@ func TestFirstUseIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestDecisionsAreThoseOfThePlainTable compares the decisions with those found by a linear search of the whole table.
+// TestDecisionsAreThoseOfThePlainTable compares the decisions with those of a simple linear search through the whole
+// table.
 func TestDecisionsAreThoseOfThePlainTable(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 4, -1)

@@ -9,25 +9,27 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// These lists contain the scalar fields of requests, named by message and field. There is one list for each source of
-// the values.
+// These lists classify all scalar fields of requests by the origin of their values. A field is named by its message
+// and its own name.
 var (
-	// signedFields are opaque values from earlier responses. Each value is signed for the caller who received it.
+	// signedFields are opaque values that the client got in earlier responses. Each value is signed for the caller who
+	// got it.
 	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split",
 		"WatchRequest.cursor"}
-	// plainFields are plain values from earlier responses. A version names a state of a record in the group about which
-	// access is decided, and is looked up after the decision. An epoch says which routing a client knows, and is only a
-	// hint.
+	// plainFields are values that the client got in earlier responses and that need no signature. A version identifies a
+	// state of a record. It is harmless, because access to the record's group is decided before the version is looked
+	// up. An epoch says which routing the client knows, and is only a hint.
 	plainFields = []string{
 		"DeleteRequest.routing_epoch", "DownloadRequest.routing_epoch", "DownloadRequest.version", "GetRequest.routing_epoch",
 		"GetRequest.version",
 		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch",
 		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
-		// The UUID only prevents a call from deleting another group with the same name, which the caller may also
-		// delete.
+		// With this UUID, a client protects another group of the same name from being deleted. It grants nothing, because
+		// the client may delete that group as well.
 		"DeleteGroupRequest.group_uuid",
-		// A list's page token holds the name after which the list continues. Callers of these lists may see all names.
+		// The page token of such a list is the name after which the list continues. Whoever may call these lists may see
+		// all names.
 		"ListGroupsRequest.page_token", "ListShardsRequest.page_token", "PlanMovesRequest.page_token",
 	}
 	// chosenFields are values that clients choose.
@@ -56,14 +58,14 @@ var (
 	}
 )
 
-// TestWhatClientsReturnIsSigned checks that each field of a request is either signed, or listed above as a field that
-// needs no signature. A new field has to be added to one of the lists.
+// TestWhatClientsReturnIsSigned checks that each field of a request is either signed or listed above as one that
+// needs no signature. Whoever adds a field has to add it to one of the lists.
 func TestWhatClientsReturnIsSigned(t *testing.T) {
 	known := slices.Concat(signedFields, plainFields, chosenFields)
 	seen := map[string]bool{}
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		if f.Package() != "sheaf.record.v1" {
-			return true // only shards call PeerService
+			return true // only shards call this service
 		}
 		for i := range f.Services().Len() {
 			service := f.Services().Get(i)
@@ -79,7 +81,7 @@ func TestWhatClientsReturnIsSigned(t *testing.T) {
 						t.Errorf("%s: say in this test where clients have it from, and sign it where they hand it back", field)
 					}
 				}
-				// The signed values of PlanScan are the splits in its response, so its request has none.
+				// PlanScan signs the splits in its response, so its request contains no signed value.
 				if hands != rule.ReturnsSigned && method.Name() != "PlanScan" {
 					t.Errorf("%s: its request has signed values: %v, and its rule says %v", method.FullName(), hands,
 						rule.ReturnsSigned)
@@ -98,7 +100,7 @@ func TestWhatClientsReturnIsSigned(t *testing.T) {
 	}
 }
 
-// leaves returns the fields of a message that are not messages, including those of nested messages.
+// leaves returns all fields that are not messages themselves, in a message and in the messages nested in it.
 func leaves(m protoreflect.MessageDescriptor, above []string) (all []string) {
 	name := strings.TrimPrefix(string(m.FullName()), "sheaf.record.v1.")
 	if slices.Contains(above, name) {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// pageLasts is how long a signed page token is valid.
+// pageLasts is the time for which a signed page token is valid.
 const pageLasts = 7 * 24 * time.Hour
 
-// SignPage signs the page token of a list within a group for a context's caller, if Call.Signs is true for that caller.
-// An empty token, which means that no further page exists, remains empty. A signed token is text in URL-safe base64
-// without padding. SignPage returns an error if the context has no call.
+// SignPage signs the page token of a list of something within a group, for the caller in the context. It does so only
+// if Call.Signs is true for that caller. An empty token means that there is no further page, and remains empty. A
+// signed token is text in URL-safe base64 without padding. If the context has no call, SignPage returns an error.
 func SignPage(ctx context.Context, group, token string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || token == "" || !call.Signs() {
@@ -22,8 +22,9 @@ func SignPage(ctx context.Context, group, token string) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(call.Sign([]byte(group+"\x00"+token), pageLasts)), nil
 }
 
-// OpenPage is the inverse of SignPage. It returns ErrForged for a value that is not a token issued for this group and
-// this caller, ErrOutdated for a token that is no longer valid, and a different error if the context has no call.
+// OpenPage verifies and unpacks a token from SignPage. It returns ErrForged if the token was not issued for this
+// group and this caller, ErrOutdated if the token is no longer valid, and a different error if the context has no
+// call.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || sealed == "" || !call.Signs() {
@@ -33,14 +34,14 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	if err != nil {
 		return "", ErrForged
 	}
-	// The first byte of an unsigned page token does not show that the token is unsigned, but such a token is shorter than
-	// any signed token.
+	// An unsigned page token cannot be recognized by its first byte. It can be recognized by its length, because it is
+	// shorter than every signed token.
 	if len(value) == unsignedPageBytes {
 		return "", errUnsigned
 	}
 	if value, err = call.Open(value); err != nil {
 		if errors.Is(err, errUnsigned) {
-			return "", ErrForged // no unsigned token ever had this length
+			return "", ErrForged // Unsigned tokens never had this length
 		}
 		return "", err
 	}
@@ -51,5 +52,6 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	return token, nil
 }
 
-// unsignedPageBytes is the length of the ListVersions page tokens that were issued before the store signed tokens.
+// unsignedPageBytes is the length of the page tokens that ListVersions returned before the store began to sign
+// tokens.
 const unsignedPageBytes = 20

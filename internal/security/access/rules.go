@@ -1,7 +1,7 @@
-// Package access decides who may make which call. Decisions use no input other than a caller, a call and a Table. The
-// connection or a token identifies the caller, one list says what each call needs, and the Table says what is granted.
-// Nobody may make a call that is not in the list. Package guard applies the decision to each call of a server. See
-// docs/adr/0041-grants-decide-at-gateways-and-shards.md.
+// Package access decides who may make which call. A decision depends only on the caller, the call and the table of
+// grants. The caller is identified by its connection or by a token. A list in this package says what each call
+// requires, and the table says what is granted. A call that is not in the list is allowed to nobody. Package guard
+// applies the decisions to each call of a server. See docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package access
 
 import (
@@ -17,15 +17,15 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Audience says who may make a call. The zero value allows nobody.
+// Audience is the set of callers who may make a call. The zero value is the empty set.
 type Audience uint8
 
 // These are the audiences.
 const (
 	Nobody   Audience = iota
-	Anyone            // everyone who can connect, identified or not
+	Anyone            // everyone who can connect, whether identified or not
 	Known             // every identified caller except the archiver
-	Granted           // callers with a grant for the rule's verb, administrators, and the store's own processes
+	Granted           // callers with a grant for the verb in the rule, administrators, and the store's own processes
 	Shards            // shards of the store
 	Archiver          // the archiver of the store
 )
@@ -36,34 +36,35 @@ func (a Audience) String() string {
 		"the archiver of the store"}[a]
 }
 
-// Where says in which groups a call needs its verb.
+// Where says in which groups the caller must be allowed to use the verb of a call.
 type Where uint8
 
 // These are the values of Where.
 const (
-	// InRequest means that the handler knows the groups from the request, and calls Call.May before it looks anything up.
-	// The request may contain keys of many groups.
+	// InRequest means that the request determines the groups. The handler calls Call.May for each of them before it
+	// looks anything up. A request may name many groups.
 	InRequest Where = iota
-	// InGroup means the group in the field group of the request, or all groups if that field is empty.
+	// InGroup means the group in the request's field "group", or all groups if that field is empty.
 	InGroup
 	// InAll means all groups.
 	InAll
 )
 
-// Rule says what one call requires.
+// Rule describes what one call requires.
 type Rule struct {
 	For   Audience
 	Verb  Verb  // only with Granted
 	Where Where // only with Granted
-	// Lasting means that the guard repeats the decision while the call is open.
+	// Lasting means that the call may stay open for long, and that the guard makes the decision again whenever the table
+	// changes.
 	Lasting bool
-	// Apart means that the guard decides about each message of the call individually.
+	// Apart means that each message of the call is decided separately.
 	Apart bool
-	// ReturnsSigned means that the request or the response contains values that callers send back, such as a cursor.
+	// ReturnsSigned means that the request or the response contains values that clients send back, such as a cursor.
 	// These values are signed for the caller.
 	ReturnsSigned bool
-	// ArchiverToo means that the archiver may make the call, too. Without ArchiverToo, the archiver may make only calls
-	// for Archiver and Anyone.
+	// ArchiverToo means that the archiver may also make the call. Otherwise it may make only calls whose audience is
+	// Archiver or Anyone.
 	ArchiverToo bool
 }
 
@@ -94,14 +95,14 @@ var rules = map[string]Rule{
 	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
 	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
 	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
-	// The response to PlanScan has splits, which callers send back in Scan requests.
+	// The response to PlanScan contains splits, which clients send back in Scan requests.
 	recordv1.RecordService_PlanScan_FullMethodName: granted(Scan, InRequest).returnsSigned(),
 	recordv1.RecordService_Scan_FullMethodName:     lasting(Scan, InRequest).returnsSigned(),
 	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).returnsSigned(),
 
-	// A caller who may read the status of all groups sees the routing of all groups. Other callers see the routing of
-	// the groups in which they may do anything at all. The archiver may read all groups, and needs the routing to find
-	// their shards.
+	// A caller who may read the status of all groups gets the routing of all groups. Any other caller gets only the
+	// routing of those groups in which it has some right. The archiver may read all groups, and needs the routing to
+	// find their shards.
 	recordv1.RoutingService_WatchRouting_FullMethodName: {For: Known, Lasting: true, ArchiverToo: true},
 
 	recordv1.AdminService_ListGroups_FullMethodName:     granted(AdminRead, InGroup),
@@ -125,22 +126,22 @@ var rules = map[string]Rule{
 	peerv1.PeerService_FetchEntries_FullMethodName: {For: Shards},
 	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
 
-	// These calls return every record of the store. Nobody but the archiver needs them. Even an administrator is
-	// refused, but can read all records with other calls.
+	// These calls return every record of the store, and only the archiver needs them. They are refused even to
+	// administrators, who can read all records by means of other calls.
 	archivev1.ArchiveService_Follow_FullMethodName:     {For: Archiver},
 	archivev1.ArchiveService_FetchGroup_FullMethodName: {For: Archiver},
 	archivev1.ArchiveService_FetchBlob_FullMethodName:  {For: Archiver},
 }
 
-// openToCallers are the verbs that every caller with a certificate of the store may use in a store without a table.
+// openToCallers are the verbs that every caller with a certificate of the store may use if the store has no table.
 const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
 
-// RuleOf returns the rule of a call by its full name. For an unknown name it returns the zero Rule, which allows
-// nobody.
+// RuleOf returns the rule for a call with the given full name. For an unknown name it returns the zero Rule, which
+// allows the call to nobody.
 func RuleOf(method string) Rule { return rules[method] }
 
-// Admit decides what can be decided about a call by its name alone. Call.May later decides about the grants in single
-// groups. A nil Compiled means that the store has no table. Its errors have the code UNAUTHENTICATED or
+// Admit makes the part of the decision that depends only on the name of the call. Later, Call.May decides about
+// grants in individual groups. If c is nil, the store has no table. The errors have the code UNAUTHENTICATED or
 // PERMISSION_DENIED, and name the caller, the call, and who may make it.
 func (c *Compiled) Admit(caller *Caller, method string) error {
 	rule := RuleOf(method)
@@ -174,8 +175,8 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 	return status.Errorf(codes.PermissionDenied, "%s may not call %s, which is for %s", caller, method, rule.For)
 }
 
-// OfStore returns the caller that a certificate identifies. It returns PERMISSION_DENIED if the certificate belongs to
-// another store.
+// OfStore returns the caller for an identity from a certificate. It returns PERMISSION_DENIED if the certificate
+// belongs to a different store.
 func OfStore(store identity.Store, id identity.Identity, method string) (Caller, error) {
 	if id.Store != store {
 		return Caller{}, status.Errorf(codes.PermissionDenied, "%s may not call %s of the store %s: it is of another store",

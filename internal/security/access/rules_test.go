@@ -20,7 +20,7 @@ var (
 		UID: uuid.MustParse("6ba7b811-9dad-11d1-80b4-00c04fd430c8")}
 )
 
-// methods returns the full names of the methods of all services that a store's processes provide.
+// methods returns the full names of all methods in the services of a store's processes.
 func methods(t *testing.T) (all []string) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
@@ -60,7 +60,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		"/sheaf.archive.v1.ArchiveService/": {unknown, denied, denied, denied, denied, denied, denied, denied, denied,
 			ok},
 	}
-	// This table grants nothing. With it, callers may do only what needs no grant.
+	// This table contains no grants, so callers may do only what needs no grant.
 	empty, err := Compile(&Table{Version: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +126,8 @@ func TestACertificateOfAnotherStore(t *testing.T) {
 	}
 }
 
-// TestEveryCallHasARow checks that every row of rules belongs to an existing call, and names the verb if grants decide
-// about the call.
+// TestEveryCallHasARow checks that every row of rules belongs to an existing call, and that it has a verb if the call
+// requires a grant.
 func TestEveryCallHasARow(t *testing.T) {
 	known := map[string]bool{}
 	for _, method := range methods(t) {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// Service implements AccessService, which reports to callers who they are and what they may do.
+// Service implements AccessService, with which callers can find out who they are and what they may do.
 type Service struct {
 	recordv1.UnimplementedAccessServiceServer
 }

@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// Signer signs values that callers send back, such as scan splits, scan cursors and the positions of watches. Such a
-// value names its group, and access to that group is decided at each use, so the value itself grants no right. The
-// signature proves that this store created the value for this caller. The store's signing key is used to compute it.
+// Signer signs values that callers send back later, such as the splits and cursors of scans and the positions of
+// watches. Such a value names its group, and access to that group is decided each time that the value is used, so the
+// value itself grants no right. The signature, which is computed with the store's signing key, proves that this store
+// issued the value to this caller.
 type Signer struct {
 	key []byte
 	id  [8]byte
@@ -22,7 +23,7 @@ type Signer struct {
 // SigningKeyBytes is the length of a signing key.
 const SigningKeyBytes = 32
 
-// NewSigner returns a Signer that uses the given key. The key must have SigningKeyBytes bytes, and must be random.
+// NewSigner returns a Signer that uses the given key. The key must be random and have SigningKeyBytes bytes.
 func NewSigner(key []byte) (*Signer, error) {
 	if len(key) != SigningKeyBytes {
 		return nil, fmt.Errorf("the key of seals has %d bytes instead of %d", len(key), SigningKeyBytes)
@@ -33,10 +34,10 @@ func NewSigner(key []byte) (*Signer, error) {
 	return s, nil
 }
 
-// A signed value consists of the format (1 byte), the id of the key (8), the Unix time in seconds at which the value
-// expires, or 0 for never (8), the MAC (16), and the value. Numbers are little-endian. The MAC is the start of an
-// HMAC-SHA256 of a label, the time of expiry, the caller's name with its length, and the value. Values that are not
-// signed begin with format 1.
+// A signed value consists of the format (1 byte), the id of the key (8), the expiry as Unix time in seconds, or 0 for
+// never (8), the MAC (16), and the value itself. Numbers are little-endian. The MAC is the beginning of an
+// HMAC-SHA256 over a label, the expiry, the length of the caller's name, that name, and the value. Values that are
+// not signed begin with format 1.
 const (
 	signedFormat = 2
 	signedBytes  = 1 + 8 + 8 + 16
@@ -45,14 +46,14 @@ const (
 
 // These are the errors of Open.
 var (
-	// ErrForged means that a value was modified, or was created for another caller.
+	// ErrForged means that a value was modified, or was issued to a different caller.
 	ErrForged = errors.New("not a value that this store gave to this caller")
-	// ErrOutdated means that a value was once valid. It has expired, dates from before the store signed values, or
-	// was signed with a key that no longer exists.
+	// ErrOutdated means that a value was valid once but no longer is. It has expired, or dates from before the store
+	// signed values, or was signed with a key that no longer exists.
 	ErrOutdated = errors.New("a value that is too old")
 )
 
-// Sign signs a value for a caller. Open accepts the value until the time ends, or without a limit if ends is zero.
+// Sign signs a value for a caller. Open accepts the value until the time ends, or forever if ends is zero.
 func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 	out := make([]byte, 0, signedBytes+len(value))
 	out = append(append(out, signedFormat), s.id[:]...)
@@ -68,8 +69,8 @@ func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 // errUnsigned is the error for unsigned values. It wraps ErrOutdated.
 var errUnsigned = fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
 
-// Open returns the value that Sign has signed. It returns ErrForged or ErrOutdated if sealed is not a value that Sign
-// has signed for this caller with the present key, or if that value has expired.
+// Open returns the value that was passed to Sign. It returns ErrForged or ErrOutdated if sealed was not produced by
+// Sign for this caller with the current key, or if it has expired.
 func (s *Signer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
 	switch {
 	case len(sealed) > 0 && sealed[0] < signedFormat:
@@ -96,12 +97,12 @@ func (s *Signer) mac(caller *Caller, unix uint64, value []byte) []byte {
 	head = binary.LittleEndian.AppendUint32(head, uint32(len(name)))
 	head = append(head, name...)
 	h := hmac.New(sha256.New, s.key)
-	_, _ = h.Write(head) // hash.Hash returns no errors
+	_, _ = h.Write(head) // a hash never returns an error
 	_, _ = h.Write(value)
 	return h.Sum(nil)[:macBytes]
 }
 
-// name returns the caller without the groups that its token claims, because these may change from one token to the
+// name returns the caller without the groups from its token, because the groups may differ from one token to the
 // next.
 func (c *Caller) name() string {
 	if parts := strings.SplitN(c.text, "/", 4); len(parts) == 4 && parts[0] == userText {
@@ -110,8 +111,8 @@ func (c *Caller) name() string {
 	return c.text
 }
 
-// Sign signs a value for the caller of a context, if Call.Signs is true for that caller. Sign returns an error if the
-// context has no call.
+// Sign signs a value for the caller in the context, if Call.Signs is true for that caller. If the context has no
+// call, Sign returns an error.
 func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error) {
 	call, err := callOf(ctx)
 	if err != nil {
@@ -120,8 +121,8 @@ func Sign(ctx context.Context, value []byte, lasts time.Duration) ([]byte, error
 	return call.Sign(value, lasts), nil
 }
 
-// Open is the inverse of Sign. It returns ErrForged or ErrOutdated for a value that is not accepted, and a different
-// error if the context has no call.
+// Open verifies and unpacks a value from Sign. It returns ErrForged or ErrOutdated if the value is not valid, and a
+// different error if the context has no call.
 func Open(ctx context.Context, sealed []byte) ([]byte, error) {
 	call, err := callOf(ctx)
 	if err != nil {

@@ -10,17 +10,18 @@ import (
 	"unicode/utf8"
 )
 
-// Table says who may do what in a store. A store has at most one table, in etcd. Without a table, every caller with a
-// certificate of the store may use all records, as described in docs/security.md. With a table, only granted operations
-// are allowed, except for the store's own processes and administrators by certificate.
+// Table says who may do what in a store. A store has at most one table, which is kept in etcd. Without a table, every
+// caller with a certificate of the store may use all records, as described in docs/security.md. With a table, only
+// what is granted is allowed, except to the store's own processes and to administrators who are identified by a
+// certificate.
 type Table struct {
-	// Version grows by one with each replacement of the table. It is above 0.
+	// Version is above 0, and grows by one each time that the table is replaced.
 	Version int64 `json:"version"`
-	// Audience is the required audience of tokens. It must be set if there are Issuers.
+	// Audience is the audience that tokens must have. It must be set if there are Issuers.
 	Audience string   `json:"audience,omitempty"`
 	Grants   []Grant  `json:"grants"`
 	Issuers  []Issuer `json:"issuers,omitempty"`
-	// Tenants have quotas for the groups with their prefixes. They grant no rights.
+	// Tenants have quotas, which apply to the groups with their prefixes. Being a tenant grants no rights.
 	Tenants []Tenant `json:"tenants,omitempty"`
 }
 
@@ -33,31 +34,31 @@ type Grant struct {
 	Groups   Groups    `json:"groups"`
 }
 
-// Groups says to which groups a grant applies: to all groups, or to the groups that have one of the names or begin with
-// one of the prefixes.
+// Groups says to which groups a grant applies: either to all groups, or to those that have one of the names or begin
+// with one of the prefixes.
 type Groups struct {
 	All      bool     `json:"all,omitempty"`
 	Names    []string `json:"names,omitempty"`
 	Prefixes []string `json:"prefixes,omitempty"`
 }
 
-// SubjectKind says how a subject is recognised.
+// SubjectKind says how a subject is recognized.
 type SubjectKind string
 
-// These are the kinds of subjects. The comment of each kind names the fields of Subject that the kind uses.
+// These are the kinds of subjects. The comment on each kind names the fields of Subject that the kind uses.
 const (
-	Certificate SubjectKind = "Certificate" // uses Name: the URI in the certificate ends in client/NAME
-	// ServiceAccount uses Namespace and Name to match a token's ServiceAccount. The token's issuer must have
-	// ServiceAccounts set.
+	Certificate SubjectKind = "Certificate" // uses Name; the certificate's URI ends in client/NAME
+	// ServiceAccount uses Namespace and Name, which must match the ServiceAccount in a token. The token's issuer must
+	// have ServiceAccounts set.
 	ServiceAccount  SubjectKind = "ServiceAccount"
-	ServiceAccounts SubjectKind = "ServiceAccounts" // uses Namespace: all ServiceAccounts in this namespace
-	OIDC            SubjectKind = "OIDC"            // uses Issuer and Name: the subject of a token
-	OIDCGroup       SubjectKind = "OIDCGroup"       // uses Issuer and Name: a group that a token claims
-	// Anybody stands for every caller that the store identifies by a certificate or a token. It uses no fields.
+	ServiceAccounts SubjectKind = "ServiceAccounts" // uses Namespace; matches all ServiceAccounts in it
+	OIDC            SubjectKind = "OIDC"            // uses Issuer and Name, which is the subject of a token
+	OIDCGroup       SubjectKind = "OIDCGroup"       // uses Issuer and Name, which is a group in a token
+	// Anybody stands for every caller that is identified by a certificate or a token. It uses no fields.
 	Anybody SubjectKind = "Anybody"
 )
 
-// Subject identifies callers to which a grant applies. Comparable.
+// Subject describes the callers to which a grant applies. It is comparable.
 type Subject struct {
 	Kind      SubjectKind `json:"kind"`
 	Issuer    string      `json:"issuer,omitempty"`
@@ -65,42 +66,42 @@ type Subject struct {
 	Name      string      `json:"name,omitempty"`
 }
 
-// Issuer is an issuer of tokens. Its keys verify the tokens without a request to the issuer.
+// Issuer is an issuer of tokens. Its keys are part of the table, so tokens can be verified without asking the issuer.
 type Issuer struct {
 	// URL is the issuer's name in the iss claim of tokens.
 	URL string `json:"url"`
-	// ServiceAccounts means that the subjects of the issuer's tokens are Kubernetes ServiceAccounts.
+	// ServiceAccounts means that this issuer's tokens belong to ServiceAccounts of Kubernetes.
 	ServiceAccounts bool `json:"serviceAccounts,omitempty"`
-	// Audiences are the accepted audiences of the issuer's tokens. A token needs one of them. The default is the
-	// table's audience.
+	// Audiences are the audiences that are accepted in this issuer's tokens. A token must have one of them. The default
+	// is the table's audience.
 	Audiences []string `json:"audiences,omitempty"`
-	// GroupsClaim is the claim that lists the groups of the subject. The default is "groups". GroupsClaim does not
-	// apply to ServiceAccounts.
+	// GroupsClaim is the name of the claim that lists the subject's groups. The default is "groups". GroupsClaim is not
+	// used for ServiceAccounts.
 	GroupsClaim string `json:"groupsClaim,omitempty"`
-	// Keys is a JSON Web Key Set (RFC 7517) of public keys for ES256 and RS256, each with a key id.
+	// Keys is a JSON Web Key Set (RFC 7517). It contains public keys for ES256 and RS256, each of which has a key id.
 	Keys json.RawMessage `json:"keys"`
 }
 
 // These are the limits of a table.
 const (
-	// TableBytesMax bounds the JSON of a table, because etcd refuses values above 1.5 MiB.
+	// TableBytesMax limits the size of a table's JSON, because etcd rejects values above 1.5 MiB.
 	TableBytesMax   = 1_400_000
 	nameBytesMax    = 253
 	issuersMax      = 16
-	audiencesMax    = 16   // audiences of one issuer
-	subjectsMax     = 1000 // subjects of one grant
-	groupsMax       = 1000 // names and prefixes of one grant
-	textBytesMax    = 2048 // bytes of a URL, an audience or a subject
+	audiencesMax    = 16   // maximum number of audiences of an issuer
+	subjectsMax     = 1000 // maximum number of subjects of a grant
+	groupsMax       = 1000 // maximum number of names and prefixes of a grant
+	textBytesMax    = 2048 // maximum length of a URL, an audience or a subject
 	defaultGroups   = "groups"
 	keysBytesMax    = 64 << 10
 	audienceExample = "sheaf/NAMESPACE/STORE"
 )
 
-// ErrTable is wrapped by all errors about tables, and means that the table is not valid.
+// ErrTable means that a table is not valid. All errors about tables wrap it.
 var ErrTable = errors.New("no valid table of grants")
 
-// ParseTable reads and validates the JSON of a table. An unknown field is an error, because it could be a field that
-// restricts rights. Errors wrap ErrTable, and name the field and its value.
+// ParseTable reads and validates the JSON of a table. It rejects unknown fields, because such a field might be meant
+// to restrict rights. Its errors wrap ErrTable, and name the field and its value.
 func ParseTable(text []byte) (*Table, error) {
 	t, err := decode(text)
 	if err == nil {
@@ -109,7 +110,7 @@ func ParseTable(text []byte) (*Table, error) {
 	return t, err
 }
 
-// CompileText does the same as ParseTable followed by Compile, but checks the table only once.
+// CompileText does the same as ParseTable followed by Compile, but validates the table only once.
 func CompileText(text []byte) (*Compiled, error) {
 	t, err := decode(text)
 	if err != nil {
@@ -118,9 +119,10 @@ func CompileText(text []byte) (*Compiled, error) {
 	return Compile(t)
 }
 
-// ParseNext reads a table that is about to replace another table. The argument before is the version of that other
-// table, or 0 if there is none, and the version in text must equal it. ParseNext increments the version of the result.
-// It returns the same errors as ParseTable, except that it leaves checking the table's content to Encode.
+// ParseNext reads a table that is going to replace another one. The argument before is the version of the table to be
+// replaced, or 0 if there is none, and the version in text must be the same. In the result, the version is higher by
+// one. ParseNext leaves the validation of the table's content to Encode. Otherwise it returns the same errors as
+// ParseTable.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {
@@ -182,9 +184,10 @@ func text(field, value string, bytesMax int) error {
 	return nil
 }
 
-// validate checks a subject. The argument issuers contains the table's issuers, by URL.
+// validate checks a subject. The argument issuers contains the table's issuers by URL.
 func (s Subject) validate(field string, issuers map[string]*issuer) error {
-	need := map[SubjectKind][3]bool{ // which of issuer, namespace and name are required, by kind
+	// Each kind says whether it requires an issuer, a namespace and a name.
+	need := map[SubjectKind][3]bool{
 		Certificate: {false, false, true}, ServiceAccount: {false, true, true}, ServiceAccounts: {false, true, false},
 		OIDC: {true, false, true}, OIDCGroup: {true, false, true}, Anybody: {},
 	}

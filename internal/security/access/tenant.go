@@ -7,41 +7,43 @@ import (
 	"strings"
 )
 
-// Tenant owns the groups of Named routing whose names begin with a prefix, and has quotas for all of them together.
-// Quotas belong to the groups, and apply to every caller that uses the groups.
+// Tenant owns all groups of Named routing whose names begin with its prefix. Its quotas apply to these groups
+// together, no matter which caller uses them.
 type Tenant struct {
 	// Name identifies the tenant in errors and metrics. It has 1 to 253 bytes and is unique in the table.
 	Name string `json:"name"`
-	// Prefix is the common prefix of the names of the tenant's groups: 1 to 253 bytes. No prefix in a table begins with
-	// another prefix.
+	// Prefix is the prefix of the names of all groups of the tenant. It has 1 to 253 bytes. No prefix in a table may
+	// begin with another one.
 	Prefix string `json:"prefix"`
 	Quotas Quotas `json:"quotas"`
 }
 
-// Quotas are the limits of a tenant. A field that is 0 sets no limit, except for Groups. At least one field is above 0.
+// Quotas are the limits of a tenant. A field that is 0 sets no limit, except Groups, which then has a default. At
+// least one field must be above 0.
 type Quotas struct {
-	// StoredBytes bounds the bytes stored in the tenant's groups. It does not count superseded entries, and counts only
-	// one copy of each group.
+	// StoredBytes limits the bytes stored in the tenant's groups. Superseded entries do not count, and only one copy of
+	// each group counts.
 	StoredBytes int64 `json:"storedBytes,omitempty"`
-	// Records bounds the number of records in the tenant's groups. All versions of a record together count as one.
+	// Records limits the number of records in the tenant's groups. All versions of a record count as one record.
 	Records int64 `json:"records,omitempty"`
-	// Groups bounds the number of groups, including empty ones. The default is GroupsDefault. Existing groups beyond
-	// the limit are still served.
+	// Groups limits the number of groups, including empty ones. The default is GroupsDefault. If a tenant already has
+	// more groups, they are still served.
 	Groups int64 `json:"groups,omitempty"`
-	// CallsPerSecond bounds the number of calls that begin in a second. Each message of a batch counts as one call.
+	// CallsPerSecond limits the number of calls that begin in each second. Each message of a batch counts as a call.
 	CallsPerSecond int64 `json:"callsPerSecond,omitempty"`
-	// BytesPerSecond bounds the bytes of data and attributes that are read or written in a second.
+	// BytesPerSecond limits the bytes of data and attributes that are read or written in each second.
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
-	// CallsAtOnce bounds the calls in progress, including open streams.
+	// CallsAtOnce limits the number of calls in progress, including open streams.
 	CallsAtOnce int64 `json:"callsAtOnce,omitempty"`
 }
 
-// GroupsDefault is the group quota of a tenant that does not set one. Without a quota, one tenant could use up the
-// store's limit of 100,000 groups, and then nobody could create a group. With one hundredth of that limit, 100 such
-// tenants can use up their quotas. It is enough for one group a day for almost three years.
+// GroupsDefault is the quota of groups for a tenant that does not set one. If such a tenant had no quota, it could
+// use up the store's limit of 100,000 groups, and then nobody could create a group any more. Because the default is
+// one hundredth of that limit, even 100 such tenants can use their quotas fully. A tenant that creates one group a
+// day reaches the default after almost three years.
 const GroupsDefault = 1000
 
-// Quota names one of the Quotas, by the name of its field.
+// Quota is the name of one of the fields of Quotas.
 type Quota string
 
 // These are the quotas.
@@ -119,7 +121,7 @@ func validateTenants(tenants []Tenant) error {
 	return nil
 }
 
-// TenantOf returns the tenant that owns a group of Named routing, or nil if no tenant does.
+// TenantOf returns the tenant that owns a group of Named routing, or nil if the group belongs to no tenant.
 func TenantOf(tenants []Tenant, group string) *Tenant {
 	for i := range tenants {
 		if strings.HasPrefix(group, tenants[i].Prefix) {
@@ -129,15 +131,15 @@ func TenantOf(tenants []Tenant, group string) *Tenant {
 	return nil
 }
 
-// OverlapOf looks for two tenants that could both own the same group. If it finds them, overlap is true, one is the
-// index of the tenant with the shorter prefix, and other is the index of the other tenant.
+// OverlapOf looks for two tenants that could own the same group. If there are any, overlap is true. The result one is
+// then the index of the tenant with the shorter prefix, and other is the index of the other tenant.
 func OverlapOf(tenants []Tenant) (one, other int, overlap bool) {
 	order := make([]int, len(tenants))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(tenants[a].Prefix, tenants[b].Prefix) })
-	// In sorted order, all prefixes that begin with the same prefix directly follow that prefix.
+	// In sorted order, a prefix is directly followed by all prefixes that begin with it.
 	for n := 1; n < len(order); n++ {
 		if one, other = order[n-1], order[n]; strings.HasPrefix(tenants[other].Prefix, tenants[one].Prefix) {
 			return one, other, true

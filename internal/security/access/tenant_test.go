@@ -45,7 +45,7 @@ func TestTenantsThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestOverlapsAreFound compares OverlapOf's results with those of a comparison of every pair of prefixes.
+// TestOverlapsAreFound compares the results of OverlapOf with a comparison of every pair of prefixes.
 func TestOverlapsAreFound(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab-")), 1, 4, -1)

@@ -19,21 +19,21 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// algorithms are the signature algorithms accepted in tokens. The type of each key determines its algorithm, so that no
-// key can be used with a different algorithm.
+// algorithms are the signature algorithms that are accepted in tokens. Each key can be used with only one of them,
+// which follows from the type of the key.
 var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256}
 
 const (
 	tokenBytesMax = 12 << 10
-	callersKept   = 4096 // callers in a CallerCache
+	callersKept   = 4096 // maximum number of callers in a CallerCache
 	rsaBitsMin    = 2048
 	accountPrefix = "system:serviceaccount:"
-	// expiryMax limits how long a verified token is accepted before it must be verified again, even if it expires
-	// later, because its key may be withdrawn.
+	// expiryMax limits for how long a verified token is accepted without being verified again. It applies even to tokens
+	// that expire later, because the key of a token may be withdrawn.
 	expiryMax = 24 * time.Hour
 )
 
-// issuer is a compiled issuer of tokens.
+// issuer is an issuer of tokens in its compiled form.
 type issuer struct {
 	url             string
 	serviceAccounts bool
@@ -132,13 +132,13 @@ func checkKey(field string, key jose.JSONWebKey) error {
 	return nil
 }
 
-// ErrNoKeys means that an issuer's key set is valid but has no key that may sign tokens. A response that is not a key
-// set causes a different error.
+// ErrNoKeys means that the key set of an issuer is valid, but contains no key that may sign tokens. If a response is
+// not a key set at all, the error is a different one.
 var ErrNoKeys = errors.New("no keys")
 
-// UsableKeys reduces a JSON Web Key Set to the keys that may sign tokens, because an issuer may also have other keys.
-// It sorts the keys by id, so that the same keys always give the same bytes. Errors wrap ErrTable, and ErrNoKeys if the
-// set is valid but has no key that may sign tokens.
+// UsableKeys returns the part of a JSON Web Key Set that consists of keys that may sign tokens. It leaves out other
+// keys that an issuer may have. It sorts the keys by id, so that equal sets result in equal bytes. Its errors wrap
+// ErrTable. If the set is valid but has no key that may sign tokens, the error also wraps ErrNoKeys.
 func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	var set, usable jose.JSONWebKeySet
 	if err := json.Unmarshal(encoded, &set); err != nil {
@@ -150,7 +150,7 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 		}
 	}
 	switch {
-	case set.Keys == nil: // JSON without a list of keys is not a key set
+	case set.Keys == nil: // JSON that has no list of keys is not a key set
 		return nil, bad("keys", "is no JSON Web Key Set: it has no keys")
 	case len(usable.Keys) == 0:
 		return nil, fmt.Errorf("%w: keys: %w: none of %d keys is one for ES256 or RS256 with a key id", ErrTable, ErrNoKeys,
@@ -181,10 +181,11 @@ func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	return "", fmt.Errorf("is a %T: must be a public key for ES256 or RS256", key)
 }
 
-// ErrToken is wrapped by all errors about tokens. Their messages quote nothing but names from the token.
+// ErrToken means that a token is not accepted. All errors about tokens wrap it. Their messages contain nothing from
+// the token except names.
 var ErrToken = errors.New("the token is not taken")
 
-// UnknownKeyError means that a token names a key that is not in the table's key set for the issuer.
+// UnknownKeyError means that a token was signed with a key that is not in the table's key set for its issuer.
 type UnknownKeyError struct{ Issuer, Key string }
 
 // Error implements error.
@@ -192,8 +193,8 @@ func (e *UnknownKeyError) Error() string {
 	return fmt.Sprintf("the store has no key %.80q of the issuer %s", e.Key, e.Issuer)
 }
 
-// Token returns the caller that a token identifies, and caches it. It sends no request to the issuer. Errors wrap
-// ErrToken.
+// Token verifies a token and returns the caller that it identifies. It caches the result, and sends no request to the
+// issuer. Its errors wrap ErrToken.
 func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 	fail := func(err error) (Caller, error) { return Caller{}, fmt.Errorf("%w: %w", ErrToken, err) }
 	if !c.HasIssuers() {
@@ -280,14 +281,14 @@ func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 	return caller, nil
 }
 
-// CallerCache maps the string that identifies a caller, such as a token, to the caller, because verifying a token takes
-// 50 to 150 µs. Safe for concurrent use.
+// CallerCache maps strings that identify callers, such as tokens, to these callers. It exists because the
+// verification of a token takes 50 to 150 µs. It is safe for concurrent use.
 type CallerCache struct {
 	mu   sync.RWMutex
 	kept map[string]Caller
 }
 
-// Get returns the caller that a string identifies, and true if the cache contains it.
+// Get returns the caller that a string identifies. It returns false if the cache does not contain the string.
 func (t *CallerCache) Get(text string) (Caller, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -295,8 +296,8 @@ func (t *CallerCache) Get(text string) (Caller, bool) {
 	return caller, ok
 }
 
-// Put stores the caller that a string identifies. If the cache is full, Put empties it first, because strings that are
-// still in use soon return to the cache.
+// Put adds a caller and the string that identifies it. If the cache is full, Put first empties it. Strings that are
+// still in use are soon added again.
 func (t *CallerCache) Put(text string, caller Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -144,7 +144,7 @@ func TestWhichTokensAreTaken(t *testing.T) {
 		"no token":                     {"a.b.c", "", "ES256 or RS256"},
 		"too long":                     {strings.Repeat("a", tokenBytesMax+1), "", "at most"},
 	} {
-		for range 2 { // the second token is found in the cache
+		for range 2 { // the second time, the token comes from the cache
 			who, err := c.Token(tt.token, now)
 			switch {
 			case tt.who != "" && (err != nil || who.String() != tt.who || who.Expires.Unix() != now.Add(time.Hour).Unix()):
@@ -164,7 +164,7 @@ func TestWhichTokensAreTaken(t *testing.T) {
 	}
 }
 
-// TestATokenIsCheckedEachDay checks that a token with a validity of more than a day is verified again after a day.
+// TestATokenIsCheckedEachDay checks that a token that is valid for more than a day is verified again after a day.
 func TestATokenIsCheckedEachDay(t *testing.T) {
 	const cluster, audience = "https://kubernetes.default.svc", "sheaf/prod/quotes"
 	key := newPair(t, "one", elliptic.P256())

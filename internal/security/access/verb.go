@@ -8,7 +8,7 @@ import (
 // Verb is a kind of operation that a grant allows.
 type Verb uint8
 
-// These are the verbs. The variable rules maps each call to the verb that it needs.
+// These are the verbs. The variable rules says which verb each call requires.
 const (
 	NoVerb Verb = iota
 	Get
@@ -16,7 +16,7 @@ const (
 	Delete
 	Scan
 	Watch
-	AdminRead  // status, lists, routing
+	AdminRead  // reading the status, lists and the routing
 	AdminWrite // changes to the store, and expensive operations
 	verbCount
 )

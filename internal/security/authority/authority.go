@@ -1,5 +1,6 @@
-// Package authority issues the certificates of a store. They are the certificate of the store's own authority (ECDSA on
-// P-256), and leaf certificates, each of which names one process. The operator, `sheaf dev --tls` and tests use it.
+// Package authority issues the certificates of a store: the certificate of the store's own authority (ECDSA on
+// P-256), and leaf certificates, each of which names one process. The package is used by the operator, by `sheaf dev
+// --tls` and by tests.
 package authority
 
 import (
@@ -19,12 +20,12 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// These are the lifetimes of certificates. A leaf is renewed after two thirds of its lifetime.
+// These are the lifetimes of certificates. A leaf is replaced after two thirds of its lifetime.
 const (
 	Lifetime     = 10 * 365 * 24 * time.Hour // lifetime of an authority
 	LeafLifetime = 30 * 24 * time.Hour
-	// early is how far in the past the validity of a certificate starts, so that a process accepts it even if its clock is
-	// an hour slow.
+	// early is the time by which the validity of a certificate begins before the certificate is issued. Thus a process
+	// accepts the certificate even if its clock is an hour slow.
 	early = 2 * time.Hour
 )
 
@@ -34,13 +35,14 @@ const (
 	pemKey         = "PRIVATE KEY"
 )
 
-// Authority signs leaves. Safe for concurrent use.
+// Authority signs leaf certificates. It is safe for concurrent use.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// New creates an authority with a new key. The argument name is shown to people. The lifetime starts at the time now.
+// New creates an authority with a new key. The argument name is only shown to people. The authority's lifetime begins
+// at the time now.
 func New(name string, now time.Time, lifetime time.Duration) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -61,7 +63,7 @@ func New(name string, now time.Time, lifetime time.Duration) (*Authority, error)
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// Parse is the inverse of PEM. It parses the certificate and the key of an authority.
+// Parse restores an authority from the results of PEM, its certificate and its key.
 func Parse(certificate, key []byte) (*Authority, error) {
 	block, rest := pem.Decode(certificate)
 	if block == nil || block.Type != pemCertificate || len(bytes.TrimSpace(rest)) > 0 {
@@ -79,7 +81,7 @@ func Parse(certificate, key []byte) (*Authority, error) {
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		// the error of the parser is left out, because it may contain parts of the key
+		// The parser's error is not included, because it may contain parts of the key.
 		return nil, errors.New("the key of the authority is not in PKCS #8")
 	}
 	private, ok := parsed.(*ecdsa.PrivateKey)
@@ -100,27 +102,28 @@ func (a *Authority) PEM() (certificate, key []byte, err error) {
 	return a.CertificatePEM(), key, nil
 }
 
-// CertificatePEM returns the certificate, which peers must trust to accept the leaves.
+// CertificatePEM returns the authority's certificate. Whoever accepts the leaves has to trust it.
 func (a *Authority) CertificatePEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.cert.Raw})
 }
 
-// NotAfter returns the time at which the authority expires. No certificate that it has signed is valid longer.
+// NotAfter returns the time at which the authority expires. All certificates that it has signed expire at that time
+// or earlier.
 func (a *Authority) NotAfter() time.Time { return a.cert.NotAfter }
 
 // Leaf describes a certificate to issue.
 type Leaf struct {
 	Identity identity.Identity
-	// DNSNames and Addresses are the host's names, for callers that check these instead of identities.
+	// DNSNames and Addresses are the names of the host, for callers that check these and not the identity.
 	DNSNames  []string
 	Addresses []net.IP
-	// Server and Client are the permitted usages. At least one must be set.
+	// Server and Client are the usages that the certificate permits. At least one of them must be set.
 	Server, Client bool
 	Now            time.Time
 	Lifetime       time.Duration
 }
 
-// Issue returns a leaf and its new key, in PEM. The leaf never outlives the authority.
+// Issue returns a new leaf certificate and its new key, in PEM. The leaf never outlives the authority.
 func (a *Authority) Issue(leaf Leaf) (certificate, key []byte, err error) {
 	fail := func(err error) ([]byte, []byte, error) {
 		return nil, nil, fmt.Errorf("make a certificate for %s: %w", leaf.Identity, err)

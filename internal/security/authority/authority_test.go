@@ -26,7 +26,7 @@ func TestLeavesNameOneProcess(t *testing.T) {
 	must.OK(t, err)
 	cert, key, err := made.PEM()
 	must.OK(t, err)
-	a, err := Parse(cert, key) // the form in which a Secret holds the authority
+	a, err := Parse(cert, key) // a Secret holds the authority in this form
 	if err != nil || !a.NotAfter().Equal(made.NotAfter()) {
 		t.Fatal(err)
 	}

@@ -44,12 +44,12 @@ func newAuthority(t *testing.T, name string) *authority.Authority {
 	return a
 }
 
-// leaf describes a certificate that is valid for a day, and for both servers and clients.
+// leaf describes a certificate that is valid for one day, for both servers and clients.
 func leaf(id identity.Identity) authority.Leaf {
 	return authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: 24 * time.Hour}
 }
 
-// issued returns the files of a certificate folder, with a new leaf and the trusted authorities.
+// issued returns the files of a certificate folder that contains a new leaf and the trusted authorities.
 func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...*authority.Authority) files {
 	t.Helper()
 	cert, key, err := by.Issue(l)
@@ -61,18 +61,18 @@ func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...
 	return out
 }
 
-// mount puts files into a folder in the way the kubelet mounts a Secret.
+// mount writes files into a folder in the form in which the kubelet mounts a Secret.
 func mount(t *testing.T, dir string, all files) {
 	t.Helper()
 	must.OK(t, Install(dir, all))
 }
 
-// clock is a clock that a test can shift. Its zero value shows the real time.
+// clock is a clock that a test can shift. Its zero value shows the actual time.
 type clock struct{ shift atomic.Int64 }
 
 func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.shift.Load())) }
 
-// open creates a Source that checks its folder only when look is called.
+// open creates a Source that checks its folder only when the test calls look.
 func open(t *testing.T, all files, c *clock) (*Source, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -105,7 +105,7 @@ func (h *health) Watch(_ *healthv1.HealthCheckRequest,
 	return stream.Context().Err()
 }
 
-// serve starts a server with the given credentials, and returns its address and its callers.
+// serve starts a server with the given credentials. It returns the server's address and a channel with its callers.
 func serve(t *testing.T, creds credentials.TransportCredentials) (address string, callers chan identity.Identity) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,14 +155,14 @@ func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 	open, _ := open(t, issued(t, a, leaf(shard), a), &clock{})
 	late, early, server := leaf(gate), leaf(gate), leaf(gate)
 	late.Now = time.Now().Add(-48 * time.Hour)
-	early.Now = time.Now().Add(24 * time.Hour) // validity starts some time before the time of issue
+	early.Now = time.Now().Add(24 * time.Hour) // the validity begins some time before the certificate is issued
 	server.Client = false
 	nobody := identity.Identity{}
 	for _, tt := range []struct {
 		name        string
 		creds       credentials.TransportCredentials
-		refused     string // reason in the metric of refusals; empty if the call succeeds
-		anonymous   string // the same, for a server that does not require client certificates
+		refused     string // reason that the metric of refusals shows; empty if the call succeeds
+		anonymous   string // same as refused, for a server that accepts clients without certificates
 		who, whoToo identity.Identity
 	}{
 		{name: "a gateway", creds: as(t, issued(t, a, leaf(gate), a), nil), who: gate, whoToo: gate},
@@ -201,7 +201,9 @@ func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 					t.Errorf("%+v: %v", by.o, err)
 				}
 				for refusals(by.source)[by.refused] == before[by.refused] {
-					runtime.Gosched() // the caller may learn of the refusal before it is counted; the test has a time limit
+					// The caller may get the refusal before the metric counts it. The loop ends at the latest with the test's time
+					// limit.
+					runtime.Gosched()
 				}
 				for reason, n := range refusals(by.source) {
 					if reason != by.refused && n > before[reason] {
@@ -213,7 +215,7 @@ func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 	}
 }
 
-// refusals returns the number of refusals of a Source, by reason.
+// refusals returns how many connections a Source has refused, by reason.
 func refusals(s *Source) map[string]float64 {
 	out := map[string]float64{}
 	for _, reason := range []string{"none", "plaintext", "authority", "expired", "usage", "identity", "peer", "other"} {
@@ -271,9 +273,9 @@ func TestAClientAcceptsOnlyTheServerItMeans(t *testing.T) {
 	})
 }
 
-// TestAnAuthorityChangesUnderOpenConnections replaces an authority in three steps. First both authorities are trusted,
-// then the new authority issues certificates, and finally the old authority is dropped. Processes that follow each step
-// can communicate all the time. A process that missed the change is refused.
+// TestAnAuthorityChangesUnderOpenConnections replaces an authority in three steps. First, both authorities are
+// trusted. Then the new authority issues the certificates. Finally, the old authority is no longer trusted. Processes
+// that follow each step can communicate with each other at any time. A process that has missed the steps is refused.
 func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
 	server, serverDir := open(t, issued(t, a, leaf(shard), a), &clock{})
@@ -294,7 +296,7 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		must.OK(t, check(t, address, client.Client(expect)))
 		<-callers
 	}
-	stays := watch(as(t, issued(t, a, leaf(gate), a), nil)) // a client whose files never change
+	stays := watch(as(t, issued(t, a, leaf(gate), a), nil)) // this client's files never change
 	bundles := []string{server.Report().Bundle}
 	for _, step := range []struct {
 		by      *authority.Authority
@@ -304,7 +306,7 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		mount(t, serverDir, issued(t, step.by, leaf(shard), step.trusted...))
 		server.look()
 		if len(step.trusted) > 1 {
-			answered() // the client has not noticed the change yet
+			answered() // this client has not noticed the change yet
 		}
 		mount(t, clientDir, issued(t, step.by, leaf(gate), step.trusted...))
 		client.look()
@@ -358,7 +360,7 @@ func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	}
 }
 
-// bad returns folders that are unusable in every possible way, each with a word that the error must contain.
+// bad returns folders that are unusable for all kinds of reasons, each with a word that the error must contain.
 func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	files files
 	says  string
@@ -372,7 +374,7 @@ func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	}
 	late, early := leaf(shard), leaf(shard)
 	late.Now = time.Now().Add(-48 * time.Hour)
-	early.Now = time.Now().Add(24 * time.Hour) // validity starts some time before the time of issue
+	early.Now = time.Now().Add(24 * time.Hour) // the validity begins some time before the certificate is issued
 	clientOnly := leaf(shard)
 	clientOnly.Server = false
 	out := map[string]struct {
@@ -451,7 +453,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// secret returns a part of a folder's private key, which no error may contain.
+// secret returns a part of the private key in a folder. No error may contain it.
 func secret(f files) string {
 	if len(f[KeyFile]) < 90 {
 		return "no key"
@@ -497,7 +499,7 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 	if err := Install(filepath.Join(dir, CertificateFile), nil); err == nil {
 		t.Error("a file is taken for a folder")
 	}
-	// Such a link remains if an earlier Install was interrupted.
+	// If an earlier Install was interrupted, it leaves such a link behind.
 	must.OK(t, os.Symlink("nowhere", filepath.Join(dir, "..next")))
 	mount(t, dir, issued(t, a, leaf(shard), a))
 	s, err := Open(Config{Dir: dir})
@@ -505,8 +507,8 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 	s.Close()
 }
 
-// TestFilesAreReplacedUnderAReader checks that a process that reads files while they are replaced finds either the old
-// set or the new one.
+// TestFilesAreReplacedUnderAReader replaces files while a process reads them. The process must find either the
+// complete old set or the complete new one.
 func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	a, dir, done := newAuthority(t, "a"), t.TempDir(), make(chan struct{})
 	mount(t, dir, issued(t, a, leaf(shard), a))
@@ -533,8 +535,8 @@ func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	}
 }
 
-// TestTheFolderIsFollowed checks that a Source notices changes of its folder by itself, without a call of look by the
-// test.
+// TestTheFolderIsFollowed checks that a Source notices changes of its folder by itself, without the test calling
+// look.
 func TestTheFolderIsFollowed(t *testing.T) {
 	a := newAuthority(t, "a")
 	dir := t.TempDir()
@@ -546,7 +548,8 @@ func TestTheFolderIsFollowed(t *testing.T) {
 	next.Lifetime = time.Hour
 	mount(t, dir, issued(t, a, next, a))
 	for time.Until(s.Report().NotAfter) > time.Hour {
-		time.Sleep(time.Millisecond) // waits until the Source has seen the change; the test has a time limit
+		// The loop waits until the Source has noticed the change. It ends at the latest with the test's time limit.
+		time.Sleep(time.Millisecond)
 	}
 }
 

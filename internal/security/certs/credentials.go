@@ -15,12 +15,12 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Expect returns nil if a peer has the expected identity. Otherwise it returns an error that names the expected
-// identity.
+// Expect returns nil if a peer has the identity that is expected. Otherwise it returns an error that names the
+// expected identity.
 type Expect func(peer identity.Identity) error
 
-// Own returns an Expect for a process of the same store with the given role. If name is not empty, the process must
-// also have that name.
+// Own returns an Expect for a process that belongs to the same store and has the given role. If name is not empty,
+// the process must also have that name.
 func (s *Source) Own(role identity.Role, name string) Expect {
 	want := identity.Identity{Store: s.Identity().Store, Role: role, Name: name}
 	return func(peer identity.Identity) error {
@@ -38,28 +38,28 @@ func (s *Source) Own(role identity.Role, name string) Expect {
 // AuthInfo describes the peer of a connection.
 type AuthInfo struct {
 	credentials.TLSInfo
-	Peer  identity.Identity // the zero value if the peer has presented no certificate
-	Plain bool              // the connection has no TLS, which the mode allows
-	calls *ratelimit.Calls  // nil at the client's end of the connection
+	Peer  identity.Identity // zero if the peer has presented no certificate
+	Plain bool              // whether the connection has no TLS, which the mode then allows
+	calls *ratelimit.Calls  // nil on the client's side of the connection
 }
 
 // Calls implements ratelimit.Counted.
 func (i AuthInfo) Calls() *ratelimit.Calls { return i.calls }
 
-// Knows reports whether the connection itself shows that its calls come from the store's callers. It does if the peer
-// has a certificate of the store, or if the mode of this process accepts plaintext from everybody.
+// Knows reports whether the connection alone shows that its calls come from callers of the store. That is so if the
+// peer has a certificate of the store, or if the mode of this process allows plaintext, which admits everybody.
 func Knows(store identity.Store, info credentials.AuthInfo) bool {
 	i, ok := info.(AuthInfo)
 	return ok && (i.Plain || i.Peer.Store == store)
 }
 
-// Plain reports whether a call arrived without TLS. The caller of such a call is unknown, and the mode of this process
-// admits all such callers.
+// Plain reports whether a call arrived without TLS. The caller is then unknown. Such calls exist only if the mode of
+// this process admits them.
 func Plain(ctx context.Context) bool {
 	return infoOf(ctx).Plain
 }
 
-// infoOf returns the AuthInfo of the peer that made a call. It returns the zero value if the peer is unknown.
+// infoOf returns the AuthInfo of the connection on which a call arrived. If there is none, it returns the zero value.
 func infoOf(ctx context.Context) (info AuthInfo) {
 	if p, ok := peer.FromContext(ctx); ok {
 		info, _ = p.AuthInfo.(AuthInfo)
@@ -67,8 +67,8 @@ func infoOf(ctx context.Context) (info AuthInfo) {
 	return info
 }
 
-// PeerOf returns the identity that made a call. It returns false if the peer is unknown, if it has no certificate, or
-// if the connection has no TLS.
+// PeerOf returns the identity of the peer that has made a call. It returns false if the peer is unknown, if it has
+// presented no certificate, or if the connection has no TLS.
 func PeerOf(ctx context.Context) (identity.Identity, bool) {
 	id := infoOf(ctx).Peer
 	return id, id != identity.Identity{}
@@ -76,34 +76,34 @@ func PeerOf(ctx context.Context) (identity.Identity, bool) {
 
 // ServerOptions are the options of Server.
 type ServerOptions struct {
-	// Anonymous admits callers that present no certificate. Another mechanism may identify such callers, or they remain
-	// unknown. A certificate that is presented must still be valid.
+	// Anonymous means that callers without a certificate are accepted. Such callers may be identified in a different
+	// way, or remain unknown. If a caller does present a certificate, it must be valid.
 	Anonymous bool
 }
 
-// Server returns the credentials of a gRPC server.
+// Server returns credentials for a gRPC server.
 func (s *Source) Server(o ServerOptions) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, server: o}
 }
 
-// Client returns the credentials of a client that accepts a server only if expect returns nil for the server's
-// identity. The address of the server does not matter.
+// Client returns credentials for a client that accepts a server only if expect returns nil for the server's identity.
+// The server's address does not matter.
 func (s *Source) Client(expect Expect) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, expect: expect}
 }
 
-// base returns the configuration shared by all connections. Sessions are not resumed, so that a peer presents its
-// certificate each time.
+// base returns the configuration that all connections share. Sessions are never resumed, so that each connection
+// begins with the peer's certificate.
 func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"}}
 }
 
-// transport implements credentials that use the newest certificates for each handshake.
+// transport implements credentials that use the newest certificates in each handshake.
 type transport struct {
-	credentials.TransportCredentials // for the methods that need no certificate
+	credentials.TransportCredentials // provides the methods that do not depend on certificates
 	source                           *Source
 	server                           ServerOptions
-	expect                           Expect // used only by a client
+	expect                           Expect // used only on the client's side
 }
 
 func (t *transport) Clone() credentials.TransportCredentials {
@@ -192,13 +192,14 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, AuthInfo, error) {
 	made, info, err := do(tracked)
 	if err != nil {
-		_ = tracked.Close() // gRPC also closes it
+		_ = tracked.Close() // gRPC closes it as well
 		t.source.counts.handshakes.WithLabelValues(reasonOf(err)).Inc()
 		return nil, AuthInfo{}, err
 	}
 	out := AuthInfo{TLSInfo: info.(credentials.TLSInfo)}
 	if chain := out.State.PeerCertificates; len(chain) > 0 {
-		if out.Peer, err = identity.OfCertificate(chain[0]); err != nil { // the handshake has already parsed this certificate
+		// The handshake has already parsed this certificate.
+		if out.Peer, err = identity.OfCertificate(chain[0]); err != nil {
 			_ = made.Close()
 			return nil, AuthInfo{}, err
 		}
@@ -207,13 +208,13 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	return made, out, nil
 }
 
-// unexpected is the error for a peer whose identity differs from the expected one.
+// unexpected is the error for a peer that has a different identity than expected.
 type unexpected struct{ error }
 
 // Unwrap returns the error that Expect returned.
 func (e *unexpected) Unwrap() error { return e.error }
 
-// reasonOf returns one word that describes why a handshake failed.
+// reasonOf returns one word that says why a handshake failed.
 func reasonOf(err error) string {
 	var (
 		record    tls.RecordHeaderError
@@ -228,7 +229,7 @@ func reasonOf(err error) string {
 	case errors.As(err, &authority):
 		return "authority"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "expired" // or not valid yet
+		return "expired" // x509 uses the same reason for certificates that are not valid yet
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
 		return "usage"
 	case errors.As(err, &other), errors.Is(err, identity.ErrName):
@@ -236,7 +237,7 @@ func reasonOf(err error) string {
 	case err.Error() == "tls: client didn't provide a certificate":
 		return "none"
 	case errors.As(err, &remote) && remote.Op == "remote error":
-		return "peer" // the peer has rejected the certificate of this process
+		return "peer" // the peer has rejected this process's certificate
 	}
 	return "other"
 }

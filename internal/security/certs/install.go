@@ -8,15 +8,16 @@ import (
 	"strings"
 )
 
-// Install replaces the files of a folder atomically, and creates the folder if needed. A reader that uses Open, or that
-// reads a single link, finds either the old or the new files. The layout is that of a mounted Secret, in which each
-// name is a link through ..data, and one rename replaces ..data. Only the owner may read the files.
+// Install atomically replaces the files in a folder, which it creates if needed. A reader that uses Open, or that
+// reads through a single link, finds either all old files or all new ones. The layout is that of a mounted Secret:
+// each name is a link that leads through ..data, and a single rename replaces ..data. Only the owner may read the
+// files.
 func Install(dir string, content map[string][]byte) (err error) {
 	fail := func(err error) error { return fmt.Errorf("put certificates into %s: %w", dir, err) }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)
 	}
-	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // empty if the folder is new
+	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // is empty if the folder is new
 	data, err := os.MkdirTemp(dir, dataFolder)
 	if err != nil {
 		return fail(err)
@@ -32,7 +33,7 @@ func Install(dir string, content map[string][]byte) (err error) {
 		}
 	}
 	next := filepath.Join(dir, "..next")
-	_ = os.Remove(next) // removes what an interrupted attempt has left behind
+	_ = os.Remove(next) // removes what an interrupted call of Install has left behind
 	if err := os.Symlink(filepath.Base(data), next); err != nil {
 		return err
 	}
@@ -53,5 +54,5 @@ func Install(dir string, content map[string][]byte) (err error) {
 
 const (
 	dataLink   = "..data"
-	dataFolder = "..sheaf-" // prefix of the folders that each hold one set of files
+	dataFolder = "..sheaf-" // prefix of the names of folders, each of which holds one set of files
 )

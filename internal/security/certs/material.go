@@ -18,65 +18,67 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// These are the names of the files in a certificate folder. Kubernetes mounts a Secret with these keys in this form.
+// These are the names of the files in a certificate folder. When Kubernetes mounts a Secret with these keys, the
+// result is such a folder.
 const (
-	CertificateFile = "tls.crt" // the leaf, then the chain to the authority, in PEM
+	CertificateFile = "tls.crt" // the leaf and then its chain up to the authority, in PEM
 	KeyFile         = "tls.key"
-	BundleFile      = "ca.crt" // the authorities that verify peers, in PEM
-	// ClientBundleFile holds the authorities of callers, if these differ from those in BundleFile. The authorities in
-	// BundleFile then vouch only for the store's own processes.
+	BundleFile      = "ca.crt" // authorities with which peers are verified, in PEM
+	// ClientBundleFile contains the authorities of callers, if they differ from those in BundleFile. The authorities in
+	// BundleFile are then trusted only for the store's own processes.
 	ClientBundleFile = "client-ca.crt"
-	// ModeFile holds a Mode as text.
+	// ModeFile contains a Mode as text.
 	ModeFile = "mode"
-	// ClientCertificateFile is the certificate that the process presents to servers, if it differs from
-	// CertificateFile. It may have to differ, because public authorities permit only one usage per certificate.
+	// ClientCertificateFile contains the certificate that the process presents to servers, if that is not the one in
+	// CertificateFile. Two certificates may be necessary, because public authorities permit only one usage in each.
 	ClientCertificateFile = "client.crt"
 	ClientKeyFile         = "client.key"
 )
 
-// Mode says which protocol a process speaks. While a running store switches to TLS or back, the mode changes in several
+// Mode says which protocol a process uses. To switch a running store to TLS or back, the mode is changed in several
 // steps.
 type Mode string
 
 // These are the modes.
 const (
-	Required  Mode = "required"  // TLS only; the default if there is no ModeFile
-	Both      Mode = "both"      // outgoing connections use TLS; incoming ones may also be plaintext
-	Plaintext Mode = "plaintext" // outgoing connections are plaintext; incoming ones may also use TLS
+	Required  Mode = "required"  // only TLS; the default if there is no ModeFile
+	Both      Mode = "both"      // outgoing connections use TLS, and incoming ones may also be plaintext
+	Plaintext Mode = "plaintext" // outgoing connections are plaintext, and incoming ones may also use TLS
 )
 
-// GrantsFile is a file that contains the word GrantsRequired if the store has a table of grants. In such a store, a
-// process that finds no table, because the first table has not been written yet or etcd was lost, admits only
-// administrators and the store's own processes. Without the file, a store that has no table is open to all its callers.
+// GrantsFile is the name of a file. If it contains the word GrantsRequired, the store must have a table of grants. If
+// a process then finds no table, because the first table has not been written yet or because etcd was lost, it admits
+// only administrators and the store's own processes. Without the file, a store that has no table is open to all its
+// callers.
 const GrantsFile = "grants"
 
-// GrantsRequired is the content of GrantsFile.
+// GrantsRequired is the only valid content of GrantsFile.
 const GrantsRequired = "required"
 
-// fileNames lists all file names of a folder.
+// fileNames lists the names of all files that a folder can contain.
 var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile,
 	ModeFile, GrantsFile}
 
-// material is a consistent set of files. Immutable.
+// material is a consistent set of files in parsed form. It is immutable.
 type material struct {
 	identity       identity.Identity
 	mode           Mode
-	server, client *tls.Certificate // the same certificate if there is only one
-	// own has the authorities of the store's own processes, and callers has the authorities of callers. Both are the
+	server, client *tls.Certificate // both point to the same certificate if there is only one
+	// own contains the authorities of the store's own processes, and callers contains those of callers. Both are the
 	// same if there is only one bundle.
 	own, callers   authorities
-	all            *x509.CertPool // the authorities of own and callers together
+	all            *x509.CertPool // authorities in own and in callers
 	notAfter       time.Time      // expiry of the certificate that expires first
 	content        [sha256.Size]byte
 	grantsRequired bool
 }
 
-// files holds the contents of a folder's files at one moment, by name. The content of a missing file is nil.
+// files holds the contents of a folder's files at one moment, by name. A missing file has nil content.
 type files map[string][]byte
 
-// readFiles reads the files of a folder. The kubelet replaces a mounted Secret by one rename of the link ..data, and
-// removes the previous target. Therefore readFiles reads all files from one target, and checks afterwards that this is
-// still the newest one.
+// readFiles reads the files in a folder. When the kubelet replaces a mounted Secret, it renames the link ..data once,
+// and deletes the link's previous target. Therefore readFiles reads all files from one target, and afterwards checks
+// that this target is still the newest.
 func readFiles(dir string) (files, error) {
 	for {
 		at := newest(dir)
@@ -87,7 +89,7 @@ func readFiles(dir string) (files, error) {
 	}
 }
 
-// newest returns the current target of the folder's link ..data, which contains the folder's files. If there is no such
+// newest returns the current target of the folder's link ..data, which is where the files are. If there is no such
 // link, it returns the folder itself.
 func newest(dir string) string {
 	if there, err := filepath.EvalSymlinks(filepath.Join(dir, dataLink)); err == nil {
@@ -110,7 +112,7 @@ func readPlain(at string) (files, error) {
 	return out, nil
 }
 
-// sum returns a hash of the content.
+// sum returns a hash of all files.
 func (f files) sum() [sha256.Size]byte {
 	h := sha256.New()
 	for _, name := range fileNames {
@@ -120,8 +122,8 @@ func (f files) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// material returns the files in parsed form. It returns an error if they are inconsistent, or not valid at the given
-// time. The error names the file and its problem, and contains no part of a key.
+// material parses the files. It returns an error if they do not fit together, or are not valid at the given time. The
+// error names the file and its problem, and contains no part of a key.
 func (f files) material(now time.Time) (*material, error) {
 	out := &material{content: f.sum(), all: x509.NewCertPool()}
 	var err error
@@ -180,10 +182,9 @@ func (f files) material(now time.Time) (*material, error) {
 }
 
 // Check returns an error unless a certificate and its key can be used for all given usages at the given time. The
-// Check returns an error unless a certificate and its key can be used for all given usages at the given time. The
-// arguments certificate, key and bundle are names of files in content, and bundle holds the authorities. Errors name
-// the file and its problem, and contain no part of a key. Check does not look at the certificate's identity and hosts,
-// which the caller must check.
+// arguments certificate, key and bundle are names of files in content, and the file bundle contains the authorities.
+// Errors name the file and its problem, and contain no part of a key. Check does not examine the certificate's
+// identity and hosts. That is left to its caller.
 func Check(content map[string][]byte, certificate, key, bundle string, now time.Time,
 	usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
 	f := files(content)
@@ -206,7 +207,7 @@ func Check(content map[string][]byte, certificate, key, bundle string, now time.
 	return pair.Leaf, nil
 }
 
-// usageWords names, for error messages, the processes that present a certificate of each usage.
+// usageWords says, for error messages, which processes present a certificate with a given usage.
 var usageWords = map[x509.ExtKeyUsage]string{x509.ExtKeyUsageServerAuth: "servers",
 	x509.ExtKeyUsageClientAuth: "clients"}
 
@@ -231,7 +232,7 @@ func (f files) pair(certificate, key string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// mode reads ModeFile. It returns Required if the file does not exist.
+// mode reads ModeFile. If the file does not exist, it returns Required.
 func (f files) mode() (Mode, error) {
 	if f[ModeFile] == nil {
 		return Required, nil
@@ -243,7 +244,7 @@ func (f files) mode() (Mode, error) {
 	return mode, nil
 }
 
-// grants parses GrantsFile, and reports whether callers must wait for a table of grants.
+// grants reads GrantsFile, and reports whether callers must wait if there is no table of grants.
 func (f files) grants() (required bool, err error) {
 	if f[GrantsFile] == nil {
 		return false, nil
@@ -254,7 +255,7 @@ func (f files) grants() (required bool, err error) {
 	return true, nil
 }
 
-// authorities holds the authority certificates from one bundle.
+// authorities holds the certificates of the authorities in one bundle.
 type authorities struct {
 	file  string
 	certs []*x509.Certificate
@@ -296,7 +297,7 @@ func (f files) authorities(file string) (authorities, error) {
 	return out, nil
 }
 
-// BundleHash returns the SHA-256, in hex, of a set of authorities. The hash does not depend on their order or on
+// BundleHash returns the SHA-256 of a set of authorities, in hex. It does not depend on their order, and ignores
 // duplicates.
 func BundleHash(certs []*x509.Certificate) string {
 	all := make([][]byte, 0, len(certs))
@@ -311,10 +312,9 @@ func BundleHash(certs []*x509.Certificate) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// verify checks whether a chain is trusted for the given usage. The identity in the leaf determines whether the
-// verify checks whether a chain is trusted for the given usage. The identity in the leaf determines whether the chain
-// is checked against the authorities of the store's processes or against those of callers. The result by is the name of
-// the file that has these authorities.
+// verify checks whether a chain is trusted for the given usage. If the identity in the leaf is that of a process of
+// the store, the chain must lead to an authority of the store's processes. Otherwise it must lead to an authority of
+// callers. The result by is the name of the file with these authorities.
 func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (by string, err error) {
 	id, err := identity.OfCertificate(chain[0])
 	if err != nil {
@@ -337,7 +337,8 @@ func chainOf(pair *tls.Certificate) []*x509.Certificate {
 	return chain
 }
 
-// verify checks whether a chain leads to one of the roots and permits a usage. The chain begins with the leaf.
+// verify checks whether a chain leads to one of the roots and permits the usage. The first certificate in the chain
+// is the leaf.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time, usage x509.ExtKeyUsage) error {
 	between := x509.NewCertPool()
 	for _, cert := range chain[1:] {

@@ -17,14 +17,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// in returns a copy of the files with the given content of ModeFile.
+// in returns a copy of the files in which ModeFile contains the given mode.
 func (f files) in(mode Mode) files {
 	f[ModeFile] = []byte(string(mode) + "\n")
 	return f
 }
 
-// TestProcessesOfNeighbouringModesUnderstandEachOther switches a store to TLS and back, one process at a time.
-// Processes in neighbouring modes must be able to communicate, and callers must still be identified.
+// TestProcessesOfNeighbouringModesUnderstandEachOther switches a store to TLS and back, one process at a time. At
+// each moment, some processes use one mode and the others the next mode. They must be able to communicate with each
+// other, and callers must still be identified.
 func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	a := newAuthority(t, "a")
 	modes := []Mode{Plaintext, Both, Required}
@@ -47,7 +48,7 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 			}
 		}
 	}
-	// Until TLS is required, a caller without a certificate is served.
+	// As long as TLS is not required, callers without a certificate are served.
 	for _, mode := range modes {
 		source, _ := open(t, issued(t, a, leaf(gate), a).in(mode), &clock{})
 		address, callers := serve(t, source.Server(ServerOptions{}))
@@ -59,8 +60,8 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	}
 }
 
-// TestConnectionsWithoutTLSEndWhereItIsRequired checks that when TLS becomes required, both ends close existing
-// connections without TLS.
+// TestConnectionsWithoutTLSEndWhereItIsRequired checks that existing connections without TLS are closed by both sides
+// when TLS becomes required.
 func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	a := newAuthority(t, "a")
 	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(gate), a).in(Plaintext))
@@ -97,8 +98,8 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	}
 }
 
-// TestAnAuthorityOfCallersVouchesOnlyForThem checks a store with two authorities. One is trusted only for callers, and
-// the other only for the store's processes.
+// TestAnAuthorityOfCallersVouchesOnlyForThem checks a store with two authorities, one for callers and one for the
+// store's processes. Neither of them is trusted for the other's purpose.
 func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
@@ -122,7 +123,7 @@ func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
 			<-callers
 		}
 	}
-	// A server must not use a certificate that the authority of callers has signed.
+	// A server must not use a certificate that was signed by the authority for callers.
 	if _, err := InMemory(Config{}, with(people, gate)); err == nil {
 		t.Error("a gateway of the authority of callers starts")
 	}
@@ -159,8 +160,8 @@ func TestTheReportIsServed(t *testing.T) {
 	}
 }
 
-// TestGrantsAreRequiredByAFile checks that the file "grants" makes callers wait for a table if it contains the word
-// "required". Any other word in that file is an error, and the previous setting remains in force.
+// TestGrantsAreRequiredByAFile checks that callers must wait for a table if the file "grants" contains the word
+// "required". Any other content of the file is an error, and the previous setting then stays in force.
 func TestGrantsAreRequiredByAFile(t *testing.T) {
 	a := newAuthority(t, "a")
 	with := func(word string) map[string][]byte {

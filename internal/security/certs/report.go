@@ -6,26 +6,25 @@ import (
 	"time"
 )
 
-// Report describes the certificates of a process. It is served as JSON at ReportPath of the HTTP port, and contains no
-// secret.
+// Report describes the certificates of a process. It contains no secret, and is served as JSON at ReportPath on the
+// HTTP port.
 type Report struct {
 	Identity             string    `json:"identity"`
 	Mode                 Mode      `json:"mode"`
-	Bundle               string    `json:"bundle"`        // BundleHash of the authorities for the store's processes
-	ClientBundle         string    `json:"client_bundle"` // BundleHash of the authorities for callers
+	Bundle               string    `json:"bundle"`        // BundleHash of the authorities of the store's processes
+	ClientBundle         string    `json:"client_bundle"` // BundleHash of the authorities of callers
 	NotAfter             time.Time `json:"not_after"`     // expiry of the certificate that expires first
 	PlaintextConnections int       `json:"plaintext_connections"`
-	Error                string    `json:"error,omitempty"` // why newer files in the folder are not in use
-	Read                 time.Time `json:"-"`               // when the folder was last found to contain the files in use
+	Error                string    `json:"error,omitempty"` // why the newest files in the folder are not used
+	Read                 time.Time `json:"-"`               // when the files in use were last found in the folder
 	// GrantsVersion is the version of the table of grants in use, or 0 if there is no table. It is nil if the process
-	// does not decide about calls, or if its software is too old to report this version.
+	// does not decide about calls, or if its version of Sheaf does not report this number yet.
 	GrantsVersion *int64 `json:"grants_version,omitempty"`
-	// UnknownKeys is the number of tokens, by issuer, whose key was not in the table. It counts from the start of the
-	// process.
+	// UnknownKeys is the number of tokens whose key was not in the table, by issuer, since the process was started.
 	UnknownKeys map[string]int64 `json:"unknown_keys,omitempty"`
 }
 
-// Decides is the part of *guard.Guard that a Report needs.
+// Decides consists of the methods of *guard.Guard that a Report needs.
 type Decides interface {
 	Version() int64
 	UnknownKeys() map[string]int64
@@ -52,8 +51,8 @@ func (s *Source) Report() Report {
 	return out
 }
 
-// Handle serves the process's Report at ReportPath, and passes all other requests to rest. If source is nil, there is
-// no Report. The argument grants is nil if the process does not decide about calls.
+// Handle serves the Report of the process at ReportPath, and passes all other requests to rest. If source is nil,
+// there is no Report. If the process does not decide about calls, grants is nil.
 func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 	if source == nil {
 		return rest
@@ -74,5 +73,5 @@ func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 // Serve writes the report as the response to a request.
 func (r Report) Serve(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(r) // an error only says that the caller has disconnected
+	_ = json.NewEncoder(w).Encode(r) // an error means only that the caller has disconnected
 }

@@ -1,6 +1,6 @@
-// Package certs reads the certificates of a store's process from a folder, and verifies the certificates of its peers.
-// The files may change while a process runs. Each handshake uses the newest valid set of files, and a connection to a
-// peer that is no longer trusted is closed. See docs/adr/0038-certificates-change-under-a-running-process.md.
+// Package certs reads the certificates of a process from a folder, and verifies the certificates of the process's
+// peers. The files may change while the process runs. Each handshake uses the newest valid set of files. When a peer
+// is no longer trusted, its connections are closed. See docs/adr/0038-certificates-change-under-a-running-process.md.
 package certs
 
 import (
@@ -24,19 +24,19 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// lookEvery is the default interval at which files and open connections are checked. The kubelet delivers a changed
-// Secret within about a minute.
+// lookEvery is the default interval at which files and open connections are checked. It is short compared with the
+// minute that the kubelet may take to deliver a changed Secret.
 const lookEvery = 10 * time.Second
 
 // Config configures a Source.
 type Config struct {
-	Dir    string           // folder with the files; empty for InMemory
-	Every  time.Duration    // interval between checks of the files; 0 means 10 s
+	Dir    string           // folder that contains the files; empty for InMemory
+	Every  time.Duration    // interval between two checks of the files; 0 means 10 s
 	Now    func() time.Time // returns the time; nil means time.Now
-	Logger *slog.Logger     // nothing is logged if nil
+	Logger *slog.Logger     // if it is nil, nothing is logged
 }
 
-// Source holds a process's certificates. Safe for concurrent use. The owner must call Close.
+// Source holds the certificates of a process. It is safe for concurrent use. Its owner must call Close.
 type Source struct {
 	cfg     Config
 	given   atomic.Pointer[files] // set only by InMemory
@@ -47,23 +47,23 @@ type Source struct {
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
-	read   time.Time // when the files were last read and found to be valid
-	failed error     // why the newest files are not in use, or nil if they are
+	read   time.Time // when the files were last read and valid
+	failed error     // why the newest files are not used; nil if they are
 }
 
-// Open reads a folder of certificates. It returns an error unless the files are valid. The Source checks the folder for
-// changes until Close.
+// Open reads a folder of certificates, and returns an error unless all files are valid. Until Close is called, the
+// Source checks the folder for changes.
 func Open(cfg Config) (*Source, error) { return start(cfg, nil) }
 
-// InMemory creates a Source from memory instead of from a folder. The argument content maps file names to file
-// contents. InMemory returns an error unless the files are valid. They remain in use until Replace replaces them.
+// InMemory creates a Source whose files are in memory and not in a folder. The argument content maps file names to
+// contents. InMemory returns an error unless the files are valid. They are used until Replace is called.
 func InMemory(cfg Config, content map[string][]byte) (*Source, error) {
 	given := files(maps.Clone(content))
 	return start(cfg, &given)
 }
 
-// Replace replaces the files of an InMemory Source. If the new files are not valid, it returns an error and the
-// previous files remain in use.
+// Replace replaces the files of a Source that InMemory has created. If the new files are not valid, it returns an
+// error, and the previous files stay in use.
 func (s *Source) Replace(content map[string][]byte) error {
 	given := files(maps.Clone(content))
 	s.given.Store(&given)
@@ -111,25 +111,25 @@ func start(cfg Config, given *files) (*Source, error) {
 	return s, nil
 }
 
-// Close stops the checks of the folder and of connections. Connections remain open.
+// Close stops the checks of the folder and of connections. It does not close connections.
 func (s *Source) Close() {
 	s.stop()
 	<-s.done
 }
 
-// Identity returns the identity of this process, which never changes.
+// Identity returns the identity of this process, which cannot change.
 func (s *Source) Identity() identity.Identity { return s.current.Load().identity }
 
 // Dir returns the path of the folder. It is empty if the files are in memory.
 func (s *Source) Dir() string { return s.cfg.Dir }
 
-// HasClientCertificate reports whether the process uses a separate certificate for its connections to servers.
+// HasClientCertificate reports whether the process presents a separate certificate to servers.
 func (s *Source) HasClientCertificate() bool {
 	m := s.current.Load()
 	return m.client != m.server
 }
 
-// GrantsRequired reports whether callers must wait for a table of grants if there is none.
+// GrantsRequired reports whether callers must wait if there is no table of grants.
 func (s *Source) GrantsRequired() bool { return s.current.Load().grantsRequired }
 
 func (s *Source) follow(ctx context.Context) {
@@ -146,8 +146,8 @@ func (s *Source) follow(ctx context.Context) {
 	}
 }
 
-// look reads the files, installs them if they have changed and are valid, and closes connections to peers that are no
-// longer trusted.
+// look reads the files. If they have changed and are valid, it starts to use them. It then closes connections to
+// peers that are no longer trusted.
 func (s *Source) look() {
 	now := s.cfg.Now()
 	failed := s.take(now)
@@ -188,8 +188,8 @@ func (s *Source) take(now time.Time) error {
 	return nil
 }
 
-// closeUntrusted closes connections whose peer's chain is no longer valid, because it has expired or its authority was
-// removed. If TLS is required, it also closes connections without TLS.
+// closeUntrusted closes each connection whose peer's chain is no longer valid, because the chain has expired or its
+// authority is no longer trusted. If TLS is required, it also closes connections without TLS.
 func (s *Source) closeUntrusted(now time.Time) {
 	m := s.current.Load()
 	s.mu.Lock()
@@ -203,15 +203,15 @@ func (s *Source) closeUntrusted(now time.Time) {
 		s.counts.closed.Inc()
 		s.cfg.Logger.Warn("a connection is closed: its peer is no longer trusted", "peer", name, "address", c.RemoteAddr().
 			String(), "error", err)
-		_ = c.Close() // the connection's reader receives the error
+		_ = c.Close() // Whoever reads from the connection gets the error
 	}
 }
 
-// errPlaintext explains why existing plaintext connections are closed when TLS becomes required.
+// errPlaintext is the reason why plaintext connections are closed when TLS becomes required.
 var errPlaintext = errors.New("it is plaintext, and TLS is required now")
 
-// trouble returns the reason why a connection must be closed, or nil if it may remain open. The result name is the name
-// of the connection's peer.
+// trouble returns the reason why a connection must be closed, or nil if it may stay open. It also returns the name of
+// the peer.
 func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	if c.plain.Load() {
 		if m.mode == Required {
@@ -221,20 +221,20 @@ func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	}
 	p := c.peer.Load()
 	if p == nil {
-		return "", nil // there was no handshake yet, or the peer presented no certificate
+		return "", nil // there was no handshake yet, or the peer has presented no certificate
 	}
 	_, err = m.verify(p.chain, now, p.usage)
 	return p.name(), err
 }
 
-// conn is the connection that carries a TLS connection or plaintext.
+// conn is a network connection that carries either TLS or plaintext.
 type conn struct {
 	net.Conn
 	source *Source
 	peer   atomic.Pointer[shown]
-	plain  atomic.Bool // the connection carries plaintext
-	// first has the bytes that were read to distinguish TLS from plaintext, and that Read returns again. Only the reader
-	// uses it.
+	plain  atomic.Bool // whether the connection carries plaintext
+	// first contains the bytes that were read ahead to distinguish TLS from plaintext. Read returns them again. Only the
+	// goroutine that reads the connection uses this field.
 	first []byte
 }
 
@@ -247,7 +247,7 @@ func (c *conn) Read(into []byte) (int, error) {
 	return c.Conn.Read(into)
 }
 
-// isTLS reads the first byte, which shows whether the peer starts a TLS handshake.
+// isTLS reads the first byte, which tells whether the peer begins a TLS handshake.
 func (c *conn) isTLS() (bool, error) {
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(c.Conn, first); err != nil {
@@ -258,7 +258,8 @@ func (c *conn) isTLS() (bool, error) {
 	return first[0] == handshake, nil
 }
 
-// shown is the chain that a connection's peer presented, and the usage for which the chain was verified.
+// shown is the chain of certificates that a peer has presented, together with the usage for which the chain was
+// verified.
 type shown struct {
 	chain []*x509.Certificate
 	usage x509.ExtKeyUsage
@@ -294,7 +295,7 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	return nil, fmt.Errorf("%T has no socket", c.Conn)
 }
 
-// counts holds the counters of a Source since it was opened.
+// counts holds what a Source has counted since it was opened.
 type counts struct {
 	reloadErrors prometheus.Counter
 	closed       prometheus.Counter
@@ -314,7 +315,7 @@ func newCounts() counts {
 	}
 }
 
-// Collectors returns the metrics of a Source, for a registry.
+// Collectors returns the metrics of a Source, to be registered.
 func (s *Source) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		s.counts.reloadErrors, s.counts.closed, s.counts.handshakes,

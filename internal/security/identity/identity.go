@@ -27,15 +27,15 @@ import (
 // Role is the function of a process in its store.
 type Role string
 
-// These are the roles. Each process of a named role has its own name. All gateways of a store share one name, all
-// members of its etcd share one name, and the operator and the archiver have one name each.
+// These are the roles. Each shard, client and administrator has a name of its own. All gateways of a store have the
+// same name, and so do all members of its etcd. The operator has one name, and so has the archiver.
 const (
 	Gateway  Role = "gateway"
 	Operator Role = "operator"
 	Shard    Role = "shard"
 	Etcd     Role = "etcd"
-	// Archive is the role of the archiver, which copies the store into a bucket. It is a caller, and not part of the
-	// store.
+	// Archive is the role of the archiver, which copies the store into a bucket. The archiver counts as a caller, and
+	// not as a part of the store.
 	Archive Role = "archive"
 	Client  Role = "client" // a caller that is not part of the store
 	Admin   Role = "admin"  // a caller that may also administer the store
@@ -45,34 +45,34 @@ func (r Role) isNamed() bool { return r == Shard || r == Client || r == Admin }
 
 var roles = []Role{Gateway, Operator, Shard, Etcd, Archive, Client, Admin}
 
-// Store identifies the store of an identity. Comparable.
+// Store identifies the store to which an identity belongs. It is comparable.
 type Store struct {
 	Domain    string // trust domain: lower case letters, digits, dots, dashes and underscores
 	Namespace string
 	UID       uuid.UUID
 }
 
-// Identity identifies a process. Comparable.
+// Identity identifies a process. It is comparable.
 type Identity struct {
 	Store
 	Role Role
 	Name string // name of a shard, client or administrator; empty for other roles
 }
 
-// IsComponent reports whether the identity belongs to a part of the store rather than to a caller. The archiver is a
-// caller, because it reads all records but may neither change anything nor use the store's etcd.
+// IsComponent reports whether the identity belongs to a part of the store, and not to a caller. The archiver counts
+// as a caller: it may read all records, but may neither change anything nor use the store's etcd.
 func (i Identity) IsComponent() bool {
 	return i.Role == Gateway || i.Role == Operator || i.Role == Shard || i.Role == Etcd
 }
 
-// Serves reports whether other processes connect to a process with this identity. A process that does not serve
+// Serves reports whether other processes connect to a process with this identity. A process to which nobody connects
 // presents its certificate only to servers.
 func (i Identity) Serves() bool { return i.Role == Gateway || i.Role == Shard || i.Role == Etcd }
 
-// ErrName is wrapped by all errors about names that do not identify a process of a store.
+// ErrName means that a name does not identify a process of a store. All errors about such names wrap it.
 var ErrName = errors.New("not the name of a process of a store")
 
-// ID returns the identity as a SPIFFE ID. It returns an error for an identity that Parse would not accept.
+// ID returns the identity as a SPIFFE ID. If Parse would not accept the identity, ID returns an error.
 func (i Identity) ID() (spiffeid.ID, error) {
 	domain, err := spiffeid.TrustDomainFromString(i.Domain)
 	if err != nil {
@@ -92,7 +92,7 @@ func (i Identity) ID() (spiffeid.ID, error) {
 	return id, nil
 }
 
-// String returns the URI. If the identity is invalid, it returns an error message instead.
+// String returns the URI of the identity, or an error message if the identity is invalid.
 func (i Identity) String() string {
 	id, err := i.ID()
 	if err != nil {
@@ -132,8 +132,8 @@ func of(id spiffeid.ID) (Identity, error) {
 	return i, nil
 }
 
-// OfCertificate returns the identity in a certificate. It returns an error unless the certificate has exactly one URI,
-// and this URI is an identity. It checks nothing else. Its errors wrap ErrName.
+// OfCertificate returns the identity in a certificate. It returns an error unless the certificate has exactly one URI
+// and this URI is an identity. It does not check anything else. Its errors wrap ErrName.
 func OfCertificate(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("%w: the certificate of %q has %d URIs instead of one", ErrName, cert.Subject,

@@ -48,7 +48,7 @@ func TestOtherNamesAreRefused(t *testing.T) {
 		"spiffe://cluster.local/ns/quotes/pool/" + uid + "/gateway",
 		"spiffe://cluster.local/ns/quotes/store/none/gateway",
 		"spiffe://cluster.local/ns/quotes/store/00000000-0000-0000-0000-000000000000/gateway",
-		// Only the spelling in lower case is valid.
+		// Only the lower-case spelling is valid.
 		"spiffe://cluster.local/ns/quotes/store/6BA7B810-9DAD-11D1-80B4-00C04FD430C8/gateway",
 		"spiffe://cluster.local/ns/quotes/store/" + uid + "/gateway/one",
 		"spiffe://cluster.local/ns/quotes/store/" + uid + "/gateway/",

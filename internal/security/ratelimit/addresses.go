@@ -9,36 +9,37 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// These are the limits of one address, and of all addresses together. Each server counts only its own connections.
+// These are the limits for one address, and for all addresses together. Each server counts only the connections that
+// it has accepted itself.
 const (
-	// handshakesPerSecond is the handshake rate of an address, and handshakesAtOnce its burst. A handshake costs a
-	// server more than a millisecond.
+	// handshakesPerSecond is the rate at which the connections from one address may start handshakes, and
+	// handshakesAtOnce is the burst. The rate is limited because a handshake costs the server more than a millisecond.
 	handshakesPerSecond = 50
 	handshakesAtOnce    = 100
-	// waitingMax limits how many connections from one address may wait to start a handshake. The last of 250
-	// connections waits five seconds, which is less than the 20 s after which clients give up.
+	// waitingMax limits how many connections from one address may wait to start their handshake. Because of the rate,
+	// the last of 250 connections waits five seconds. Clients give up only after 20 s.
 	waitingMax = 250
-	// shakingMax limits how many handshakes from one address may be in progress, and shakingInAll limits how many from
-	// all addresses together.
+	// shakingMax limits the number of handshakes from one address that may be in progress, and shakingInAll limits the
+	// number from all addresses together.
 	shakingMax   = 128
 	shakingInAll = 4096
-	// excessPerSecond is how many points per second all connections from one address together may spend beyond the
-	// allowance of each connection, and excessAtOnce is the burst.
+	// excessPerSecond is the number of points per second by which all connections from one address together may exceed
+	// the allowances of the single connections. excessAtOnce is the burst.
 	excessPerSecond = 500
 	excessAtOnce    = 500
-	// addressesMax bounds the number of addresses that are tracked separately. All other addresses share one budget.
+	// addressesMax limits the number of addresses that are tracked separately. All other addresses share one budget.
 	addressesMax = 65536
 	sweepFirst   = 1024
 )
 
-// address tracks the connections from one address. All IPv6 addresses of one /64 count as one address. The limiters are
-// safe for concurrent use. The Guard's mutex guards the other fields.
+// address tracks the connections from one IP address, or from one /64 of IPv6. Its limiters are safe for concurrent
+// use. All other fields are guarded by the Guard's mutex.
 type address struct {
 	handshakes *rate.Limiter
 	excess     *rate.Limiter
-	users      int       // number of connections that are open or waiting
-	waiting    int       // number of connections that wait for their turn to start a handshake
-	shaking    list.List // handshakes in progress (*handshake), the oldest first
+	users      int       // number of open and waiting connections
+	waiting    int       // number of connections that wait to start their handshake
+	shaking    list.List // handshakes in progress (*handshake), oldest first
 }
 
 func newAddress() *address {
@@ -48,23 +49,24 @@ func newAddress() *address {
 	}
 }
 
-// forgettable reports whether the address's record can be dropped without changing how the address is limited.
+// forgettable reports whether the record of the address can be dropped without any effect on how the address is
+// limited.
 func (a *address) forgettable(now time.Time) bool {
 	return a.users == 0 && a.handshakes.TokensAt(now) >= handshakesAtOnce && a.excess.TokensAt(now) >= excessAtOnce
 }
 
-// addresses maps prefixes to the tracked addresses. Not safe for concurrent use.
+// addresses maps prefixes to the addresses that are tracked. It is not safe for concurrent use.
 type addresses struct {
 	known   map[netip.Prefix]*address
-	others  *address // the shared budget of the addresses that are not tracked separately
-	sweepAt int      // number of addresses at which forgettable ones are removed
+	others  *address // shared budget of the addresses that are not tracked separately
+	sweepAt int      // number of tracked addresses at which forgettable ones are removed
 }
 
 func newAddresses() addresses {
 	return addresses{known: map[netip.Prefix]*address{}, others: newAddress(), sweepAt: sweepFirst}
 }
 
-// of returns the record of the address from which a connection comes.
+// of returns the record of the address from which a connection was made.
 func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	key := prefix(remote)
 	if a := s.known[key]; a != nil {
@@ -86,8 +88,8 @@ func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	return a
 }
 
-// prefix returns the key of an address. All addresses other than IP addresses, such as those of pipes in tests, share
-// one key.
+// prefix returns the key under which an address is tracked. Addresses that are not IP addresses, such as those of
+// pipes in tests, all share one key.
 func prefix(remote net.Addr) netip.Prefix {
 	tcp, ok := remote.(*net.TCPAddr)
 	if !ok {

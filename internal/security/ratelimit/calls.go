@@ -11,26 +11,26 @@ import (
 )
 
 // These limits apply to calls that anybody may make, such as health checks, on a connection whose caller is not
-// identified. They exist because every open call occupies memory for its headers and a goroutine.
+// identified. They are needed because each open call takes memory for its headers and for a goroutine.
 const (
 	anonymousCallsMax = 4
-	anonymousBytesMax = 4 << 10 // bytes of header names and values in such a call
+	anonymousBytesMax = 4 << 10 // maximum number of bytes in the names and values of such a call's headers
 )
 
-// Calls records a server's decisions about the calls on one connection. Safe for concurrent use.
+// Calls records what the server has decided about the calls on one connection. It is safe for concurrent use.
 type Calls struct {
 	admitted  atomic.Bool
 	undecided atomic.Bool
 	refused   atomic.Int64
 	anonymous atomic.Int64
-	headers   atomic.Int64 // bytes of the largest call headers so far; 0 if unknown
+	headers   atomic.Int64 // size in bytes of the largest headers of a call so far; 0 if unknown
 }
 
-// Counted is implemented by the credentials.AuthInfo of connections that have a Calls.
+// Counted is implemented by a credentials.AuthInfo whose connection has a Calls.
 type Counted interface{ Calls() *Calls }
 
-// CallsOf returns the Calls of the connection on which a call arrived. If the connection has none, the result is a new
-// Calls that limits nothing.
+// CallsOf returns the Calls of the connection on which a call arrived. If the connection has none, CallsOf returns a
+// new one that limits nothing.
 func CallsOf(ctx context.Context) *Calls {
 	if p, ok := peer.FromContext(ctx); ok {
 		if counted, ok := p.AuthInfo.(Counted); ok {
@@ -40,29 +40,29 @@ func CallsOf(ctx context.Context) *Calls {
 	return unlimited()
 }
 
-// unlimited returns a Calls that limits nothing, for connections whose decisions are not recorded.
+// unlimited returns a Calls that limits nothing. It is for connections on which decisions are not recorded.
 func unlimited() *Calls {
 	c := new(Calls)
 	c.Admit()
 	return c
 }
 
-// Admit records that a caller of the store was identified on the connection.
+// Admit records that a caller of the store was identified on this connection.
 func (c *Calls) Admit() {
 	if !c.admitted.Load() {
 		c.admitted.Store(true)
 	}
 }
 
-// Headers records the size of a call's headers, which the server keeps until it has written the call's last frame.
-// Invocations of Headers must not overlap.
+// Headers records the size of a call's headers. The server keeps the headers until it has written the last frame of
+// the call. Headers must not be called by several goroutines at the same time.
 func (c *Calls) Headers(headers metadata.MD) {
 	if bytes := bytesOf(headers); bytes > c.headers.Load() {
 		c.headers.Store(bytes)
 	}
 }
 
-// bytesOf returns the total number of bytes of the headers' names and values.
+// bytesOf returns the total length of the names and values of the headers.
 func bytesOf(headers metadata.MD) (bytes int64) {
 	for name, values := range headers {
 		for _, value := range values {
@@ -72,16 +72,17 @@ func bytesOf(headers metadata.MD) (bytes int64) {
 	return bytes
 }
 
-// Undecided records that a call waits because its caller cannot be identified yet. From then on, the server reads what
-// follows the headers, regardless of how many calls wait.
+// Undecided records that a call has to wait because its caller cannot be identified yet. From then on, the server
+// keeps reading from the connection, however many calls are waiting. Otherwise the messages of the waiting calls
+// might never arrive.
 func (c *Calls) Undecided() { c.undecided.Store(true) }
 
-// Refuse records that the server has refused a call by its headers.
+// Refuse records that the server has refused a call as soon as its headers had arrived.
 func (c *Calls) Refuse() { c.refused.Add(1) }
 
-// Anonymous admits a call that anybody may make. The call counts as open until ctx is done. Anonymous returns
-// RESOURCE_EXHAUSTED if no caller was identified on the connection, and too many such calls are open or the headers
-// have too many bytes.
+// Anonymous admits a call that anybody may make. The call counts as open until ctx is done. If no caller was
+// identified on the connection, Anonymous returns RESOURCE_EXHAUSTED when too many such calls are open or when the
+// headers are too large.
 func (c *Calls) Anonymous(ctx context.Context, headers metadata.MD) error {
 	if c.admitted.Load() {
 		return nil

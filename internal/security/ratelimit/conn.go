@@ -12,27 +12,31 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// conn is a connection whose frames the Guard counts and limits.
+// conn is a connection on which the Guard counts and limits frames.
 type conn struct {
 	net.Conn
-	raw      net.Conn
-	guard    *Guard
-	from     *address
-	exempt   bool
-	calls    *Calls
-	stranger *list.Element // element of Guard.unknown, or nil; guarded by the Guard's mutex
+	raw    net.Conn
+	guard  *Guard
+	from   *address
+	exempt bool
+	calls  *Calls
+	// stranger is the connection's element in Guard.unknown, or nil. The Guard's mutex guards it.
+	stranger *list.Element
 
 	messages messages
 	written  atomic.Int64 // bytes that the server has written
-	frames   frames       // used only by the reader
-	slow     bool         // whether the last read exceeded the connection's allowance; used only by the reader
-	counted  bool         // whether the metric has counted this connection as slow; used only by the reader
+	frames   frames       // used only by the goroutine that reads
+	// slow means that the last read exceeded the connection's allowance. Only the goroutine that reads uses it.
+	slow bool
+	// counted means that the metric already includes this connection as a slow one. Only the goroutine that reads uses
+	// it.
+	counted bool
 
 	once   sync.Once
 	closed chan struct{}
 }
 
-// Read implements net.Conn. It waits after data that exceed the connection's allowance.
+// Read implements net.Conn. After data that exceeds the connection's allowance, it waits.
 func (c *conn) Read(into []byte) (int, error) {
 	if err := c.holdsTooMuch(); err != nil {
 		return 0, err
@@ -41,7 +45,8 @@ func (c *conn) Read(into []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if (c.slow || unknown) && len(into) > slowBytes { // with small reads, only little data passes between two waits
+	// Small reads keep the amount of data low that passes between two waits.
+	if (c.slow || unknown) && len(into) > slowBytes {
 		into = into[:slowBytes]
 	}
 	n, err := c.Conn.Read(into)
@@ -55,7 +60,7 @@ func (c *conn) Read(into []byte) (int, error) {
 		return n, err
 	}
 	if c.calls.refused.Load() > 0 {
-		excess += int(c.calls.refused.Swap(0)) // to refuse a call has cost the server a decision
+		excess += int(c.calls.refused.Swap(0)) // each refused call has cost the server a decision, so it counts as excess
 	}
 	c.slow = excess > 0
 	for excess > 0 {
@@ -68,16 +73,16 @@ func (c *conn) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// holdsTooMuch closes the connection and returns an error if the connection holds too much memory. It must be called
-// before a read. By then gRPC has processed all frames of the previous reads, so the calls in these frames have been
-// decided.
+// holdsTooMuch closes the connection and returns an error if the connection takes up too much memory. It must be
+// called before a read. By then gRPC has processed all frames of earlier reads, so the decisions about their calls
+// have been made.
 func (c *conn) holdsTooMuch() error {
 	c.messages.calls.reads()
 	if c.guard.held.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
 	}
-	// The memory of open calls does not count, because unknownBytesMax is for messages. The number of open calls is
-	// limited.
+	// The memory of open calls is deducted, because unknownBytesMax applies only to messages. The number of open calls
+	// has a limit of its own.
 	if c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() ||
 		c.messages.calls.others() <= unknownBytesMax {
 		return nil
@@ -87,9 +92,9 @@ func (c *conn) holdsTooMuch() error {
 	return errHeld
 }
 
-// unknown reports whether no caller was identified on the connection. If so, it returns only when the number of
-// unanswered calls is low enough. It must be called before a read. By then gRPC has processed all frames of the
-// previous reads, so a caller that these frames identify is already known.
+// unknown reports whether no caller was identified on the connection so far. If that is so, it first waits until the
+// number of unanswered calls is low enough. It must be called before a read. By then gRPC has processed all frames of
+// earlier reads, so any caller whom these frames identify is known already.
 func (c *conn) unknown() (bool, error) {
 	calls := &c.messages.calls
 	if !calls.bounded.Load() {
@@ -111,7 +116,7 @@ func (c *conn) unknown() (bool, error) {
 	}
 }
 
-// wait waits until the address may spend the given number of points.
+// wait waits until the address is allowed to spend the given number of points.
 func (c *conn) wait(points int) error {
 	turn := c.from.excess.ReserveN(time.Now(), points)
 	wait := turn.Delay()
@@ -140,7 +145,8 @@ func (c *conn) wait(points int) error {
 }
 
 func (c *conn) Write(b []byte) (int, error) {
-	c.messages.wrote(b) // must precede the write, because the client may respond during the write
+	// The frames must be counted before they are written, because the client may react to them before the write returns.
+	c.messages.wrote(b)
 	c.messages.calls.writes(len(b))
 	n, err := c.Conn.Write(b)
 	c.messages.calls.wrote()

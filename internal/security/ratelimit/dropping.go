@@ -16,36 +16,36 @@ import (
 )
 
 const (
-	// dropTime is how long new connections from an address are dropped after a refusal. An honest client's kernel sends
-	// its packet again after a second.
+	// dropTime is how long new connections from an address are dropped after one of them was refused. The kernel of an
+	// honest client repeats its packet after a second, and then succeeds.
 	dropTime = time.Second
-	// droppedMax limits the number of addresses whose new connections are dropped at a time, because the kernel
-	// compares the source address of each new connection with all of them. Connections from further addresses are
-	// refused individually.
+	// droppedMax limits the number of addresses whose new connections are dropped at the same time, because the kernel
+	// compares the source address of every new connection with all of them. Connections from other addresses are refused
+	// one by one.
 	droppedMax = 64
 )
 
-// dropping makes the kernel drop new connections from some addresses before they reach the server, because accepting
-// and closing a connection costs a server about 40 µs. The filter is attached to the listener's socket. It needs no
-// privilege, and disappears with the socket. Safe for concurrent use.
+// dropping makes the kernel drop new connections from certain addresses before they reach the server. Without it, the
+// server would spend about 40 µs on accepting and closing each of them. The filter is attached to the listener's
+// socket. It needs no privileges, and disappears together with the socket. dropping is safe for concurrent use.
 type dropping struct {
-	lasts  time.Duration // how long an address is dropped; longer in tests
+	lasts  time.Duration // for how long an address is dropped; longer in tests
 	attach func(fd int, program []unix.SockFilter) error
 	logger *slog.Logger
 
 	mu      sync.Mutex
 	sockets []syscall.RawConn // sockets of the listeners
 	now     map[netip.Prefix]struct{}
-	stuck   bool // whether the last attempt to stop dropping an address failed and was logged
+	stuck   bool // whether the last attempt to stop dropping an address has failed and was logged
 }
 
 func newDropping(logger *slog.Logger) dropping {
 	return dropping{lasts: dropTime, attach: attach, logger: logger, now: map[netip.Prefix]struct{}{}}
 }
 
-// listens changes config so that d learns of the sockets of listeners created with it.
+// listens changes config so that d gets the sockets of all listeners that are created with it.
 func (d *dropping) listens(config *net.ListenConfig) {
-	config.SetMultipathTCP(false) // MPTCP sockets accept no filter
+	config.SetMultipathTCP(false) // MPTCP sockets do not accept a filter
 	config.Control = func(_, _ string, socket syscall.RawConn) error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -54,8 +54,8 @@ func (d *dropping) listens(config *net.ListenConfig) {
 	}
 }
 
-// begin drops new connections from an address for the time d.lasts. The result begun is false if they are dropped
-// already, if droppedMax addresses are dropped, or if there is no listener.
+// begin starts to drop new connections from an address, for the time d.lasts. The result begun is false if they are
+// being dropped already, if droppedMax addresses are being dropped, or if there is no listener.
 func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,8 +71,8 @@ func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	return true, nil
 }
 
-// end lets an address connect again. If the kernel refuses a filter that does not drop the address, end calls itself
-// again later, because otherwise the address would be dropped indefinitely.
+// end stops dropping new connections from an address. If the kernel does not accept the new filter, end tries again
+// later, because otherwise the address would be dropped forever.
 func (d *dropping) end(who netip.Prefix) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +91,8 @@ func (d *dropping) end(who netip.Prefix) {
 	d.stuck = err != nil
 }
 
-// apply replaces each listener's filter with one for the addresses dropped now. The caller holds the mutex.
+// apply replaces the filter of each listener with one for the addresses that are to be dropped now. The caller holds
+// the mutex.
 func (d *dropping) apply() error {
 	program, err := filter(d.now)
 	if err != nil {
@@ -110,7 +111,7 @@ func (d *dropping) apply() error {
 	return failed
 }
 
-// attach replaces a socket's filter with a program. An empty program only removes the current filter.
+// attach replaces the filter of a socket with a program. If the program is empty, the socket then has no filter.
 func attach(fd int, program []unix.SockFilter) error {
 	if len(program) > 0 {
 		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
@@ -127,22 +128,23 @@ func attach(fd int, program []unix.SockFilter) error {
 	return nil
 }
 
-// These are the offsets of the IP header fields that a filter compares. In a TCP socket's filter, offsets count from
-// the TCP header. Offsets from networkHeader on count from the IP header (linux/filter.h, SKF_NET_OFF).
+// These are the offsets of the fields in the IP header that a filter looks at. In the filter of a TCP socket, small
+// offsets count from the TCP header, and offsets from networkHeader upwards count from the IP header (linux/filter.h,
+// SKF_NET_OFF).
 const (
 	networkHeader = 0xfff00000
 	source4       = networkHeader + 12
-	source6       = networkHeader + 8 // offset of the upper 64 bits, which are the prefix
+	source6       = networkHeader + 8 // offset of the upper 64 bits of the source address, which form the prefix
 )
 
-// filter returns a program that drops packets from the given addresses. Without addresses the program is empty. A
-// listener's filter affects only packets that open a connection, because all other packets belong to the connection's
-// own socket.
+// filter returns a program that drops packets from the given addresses. If there are none, the program is empty. The
+// filter of a listener sees only packets that open a connection, because all other packets go to the socket of their
+// connection.
 func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 	if len(dropped) == 0 {
 		return nil, nil
 	}
-	const whole = 1 << 18 // number of bytes to keep of a packet that passes, which is more than any packet has
+	const whole = 1 << 18 // number of bytes that the filter lets through, which is larger than any packet
 	pass, drop := bpf.RetConstant{Val: whole}, bpf.RetConstant{Val: 0}
 	v4 := []bpf.Instruction{bpf.LoadAbsolute{Off: source4, Size: 4}}
 	v6 := []bpf.Instruction{}
@@ -160,7 +162,8 @@ func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 	}
 	v4, v6 = append(v4, pass), append(v6, pass)
 	program := append([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: networkHeader, Size: 1}, // loads the IP version and the length of the IP header
+		// loads the first byte, which contains the IP version and the length of the IP header
+		bpf.LoadAbsolute{Off: networkHeader, Size: 1},
 		bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 4, SkipTrue: 1},
 		bpf.Jump{Skip: uint32(len(v4))},

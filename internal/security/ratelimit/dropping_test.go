@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// listening starts an echo server at an address.
+// listening starts a server at an address. It sends back whatever it receives.
 func listening(t *testing.T, address string, config net.ListenConfig, open func(net.Conn) net.Conn) string {
 	t.Helper()
 	listener, err := config.Listen(t.Context(), "tcp", address)
@@ -43,8 +43,8 @@ func listening(t *testing.T, address string, config net.ListenConfig, open func(
 	return listener.Addr().String()
 }
 
-// dial connects from an address of this machine. If its first packet is dropped, the kernel sends another one a second
-// later.
+// dial connects from one of this machine's addresses. If the first packet is dropped, the kernel sends another one
+// after a second.
 func dial(t *testing.T, to, from string, patience time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -56,7 +56,7 @@ func dial(t *testing.T, to, from string, patience time.Duration) (net.Conn, erro
 	return conn, err
 }
 
-// dropped reports whether a connection attempt timed out without any response.
+// dropped reports whether an attempt to connect has timed out without any response.
 func dropped(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) ||
@@ -65,7 +65,7 @@ func dropped(err error) bool {
 
 func echoes(t *testing.T, conn net.Conn) {
 	t.Helper()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // replaces the dial deadline
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second)) // replaces the deadline that was set for dialling
 	if _, err := conn.Write([]byte("x")); err != nil {
 		t.Error(err)
 	}
@@ -75,12 +75,12 @@ func echoes(t *testing.T, conn net.Conn) {
 }
 
 const (
-	tooSoon  = 300 * time.Millisecond // less than the second after which a kernel sends its packet again
-	whenever = 20 * time.Second       // how long clients wait
+	tooSoon  = 300 * time.Millisecond // shorter than the second after which a kernel repeats its packet
+	whenever = 20 * time.Second       // long enough for several repetitions
 )
 
-// TestNewConnectionsAreDropped drops the new connections of some addresses for a while, and checks that other addresses
-// can connect and that open connections remain usable.
+// TestNewConnectionsAreDropped drops new connections from some addresses for a while. Other addresses must be able to
+// connect, and open connections must remain usable.
 func TestNewConnectionsAreDropped(t *testing.T) {
 	for _, c := range []struct {
 		name, listen      string
@@ -142,8 +142,8 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 	}
 }
 
-// openUntil opens connections from an address until enough() returns true, and returns how many it opened. It opens
-// several at a time, because otherwise a slow machine would not exceed the rate allowed per address.
+// openUntil opens connections from an address until enough() returns true, and returns their number. It opens several
+// at the same time, because otherwise a slow machine might not exceed the permitted rate.
 func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	t.Helper()
 	var opened atomic.Int64
@@ -167,8 +167,8 @@ func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	return int(opened.Load())
 }
 
-// TestWhoConnectsTooOftenIsDropped checks that the kernel drops an address that connects too often, but neither other
-// addresses nor open connections.
+// TestWhoConnectsTooOftenIsDropped checks that if an address connects too often, the kernel drops its new
+// connections, but neither those from other addresses nor connections that are already open.
 func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	g := New(Config{})
 	g.dropping.lasts = time.Hour
@@ -203,8 +203,8 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	}
 }
 
-// TestOnlySoManyAddressesAreDropped checks that at most droppedMax addresses are dropped at a time. It also checks that
-// no address is dropped if no listener is known, and that an invalid address is not dropped.
+// TestOnlySoManyAddressesAreDropped checks that at most droppedMax addresses are dropped at the same time. It also
+// checks that nothing is dropped if there is no listener, and that an invalid address is not dropped.
 func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	d := newDropping(slog.New(slog.DiscardHandler))
 	d.lasts = time.Hour
@@ -230,7 +230,8 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 		d.end(at(n))
 	}
 	d.lasts = time.Millisecond
-	for times := 0; times < 3; { // each time after the address is no longer dropped
+	// The address is dropped again each time after the previous drop has ended.
+	for times := 0; times < 3; {
 		begun, err := d.begin(at(1))
 		must.OK(t, err)
 		if begun {
@@ -249,8 +250,8 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	}
 }
 
-// TestTakingBackAnAddressIsTriedAgain checks that Guard tries again to remove an address from the filter if the kernel
-// refuses the removal, and that it logs the refusal once.
+// TestTakingBackAnAddressIsTriedAgain checks the case that the kernel does not accept the filter without an address
+// that is no longer to be dropped. The Guard must try again, and must log the problem once.
 func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	var logged strings.Builder
 	d := newDropping(slog.New(slog.NewTextHandler(&logged, nil)))
@@ -278,7 +279,7 @@ func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	d.mu.Lock()
 	d.lasts = time.Millisecond
 	d.mu.Unlock()
-	d.end(who) // a failed removal is repeated without further calls
+	d.end(who) // the first attempt fails, and end then repeats it by itself
 	if _, err := dial(t, to, loud, whenever); err != nil {
 		t.Error(err)
 	}

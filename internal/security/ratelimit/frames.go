@@ -16,23 +16,24 @@ const (
 	clientPrefaceBytes = 24 // length of "PRI * HTTP/2.0 ...", which a client sends first
 )
 
-// These are the costs and allowances of frames. Honest clients remain within the allowances.
+// These are the costs and allowances of frames. The allowances are sufficient for honest clients.
 const (
-	// continuationBytes is the number of bytes in a CONTINUATION frame that cost one point, in addition to the one
-	// point for the frame itself. These bytes have a cost because the server decrypts them only to discard them.
+	// continuationBytes is the number of bytes in a CONTINUATION frame that cost one point. This is in addition to the
+	// one point for the frame itself. The server decodes these bytes only to discard them, so sending them must have a
+	// price.
 	continuationBytes = 1 << 10
-	// creditFirst is a new connection's initial credit in points, for its first SETTINGS. It is low, because a client
-	// could obtain these points again by reconnecting.
+	// creditFirst is the credit, in points, with which a connection begins. It is meant for the first SETTINGS. It is
+	// low, because a client gets it again with each new connection.
 	creditFirst = 8
-	// creditMax is the maximum number of points that a connection can save. A client needs saved points when it cancels
-	// several calls together, for example after hedging or when a web page is closed.
+	// creditMax is the maximum number of points that a connection can save up. A client needs them when it cancels
+	// several calls at once, for example after hedging or when a web page is closed.
 	creditMax = 256
-	// resetCost is the cost of a reset in points. Because a call earns one point, a client may reset up to half of its
-	// calls, however fast it makes calls.
+	// resetCost is the cost of a reset, in points. Because each call earns one point, a client may reset half of its
+	// calls, no matter how many calls it makes.
 	resetCost = 2
-	// updatesFree is the number of free window updates per connection, in addition to one for each updateBytes that the
-	// server has written. A client opens its windows for the data it has received, and the shortest response has more
-	// bytes than that.
+	// updatesFree is the number of window updates that a connection may send for free. In addition, one update is free
+	// for each updateBytes that the server has written. That is enough, because a client opens its windows only for data
+	// that it has received, and even the shortest response has more bytes than that.
 	updatesFree = 64
 	updateBytes = 8
 )
@@ -44,21 +45,23 @@ const (
 //	| length (24)   | type | flags | stream (32) | payload |
 //	+---------------+------+-------+-------------+---------+
 type frames struct {
-	skip    uint32                 // number of bytes of a payload or the preface before the next frame's header
-	header  [frameHeaderBytes]byte // header of the next frame
-	have    int                    // number of header bytes received so far
-	credit  int                    // saved points, at most creditMax
-	updates int64                  // number of WINDOW_UPDATE frames received
+	skip    uint32                 // number of bytes of the payload or preface that precede the next header
+	header  [frameHeaderBytes]byte // header that is being received
+	have    int                    // number of bytes of that header that have arrived
+	credit  int                    // points that the connection has saved up; at most creditMax
+	updates int64                  // number of WINDOW_UPDATE frames that have arrived
 
-	illegal  bool      // the client began a call with a stream number for which gRPC closes the connection
-	messages *messages // counts the memory of messages; nil in tests that do not count this memory
-	data     bool      // the payload of the present frame is passed to messages
+	// illegal means that the client has begun a call with an invalid stream number, for which gRPC closes the
+	// connection.
+	illegal  bool
+	messages *messages // counts the memory of messages; nil in tests that do not count it
+	data     bool      // whether the payload of the current frame is passed to messages
 }
 
 func newFrames() frames { return frames{skip: clientPrefaceBytes, credit: creditFirst} }
 
-// take processes the next bytes. It returns by how many points they exceed the connection's allowance. The argument
-// written is the number of bytes that the server has written on the connection so far.
+// take processes the next bytes. It returns the number of points by which they exceed the connection's allowance. The
+// argument written is the number of bytes that the server has written to the connection so far.
 func (f *frames) take(b []byte, written int64) (excess int) {
 	for len(b) > 0 {
 		if f.skip > 0 {
@@ -87,8 +90,8 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 	return excess
 }
 
-// hold counts the memory that the server uses for the frame whose header was just received. The argument rest is the
-// received data that follows the header.
+// hold counts the memory that the server will use for a frame whose header has just arrived. The argument rest is the
+// data after the header, as far as it has arrived.
 func (f *frames) hold(rest []byte) {
 	id, flags := streamID(f.header[5:]), f.header[4]
 	switch f.header[3] {
@@ -105,18 +108,18 @@ func (f *frames) hold(rest []byte) {
 	}
 }
 
-// streamID returns the stream number in the first four bytes of b, without the reserved bit, which gRPC ignores.
+// streamID returns the stream number in the first four bytes of b, without the reserved bit, which gRPC also ignores.
 func streamID(b []byte) uint32 { return binary.BigEndian.Uint32(b) &^ (1 << 31) }
 
-// cost returns the cost, in points, of the frame whose header was just received. If the cost is negative, the frame
-// earns points.
+// cost returns the cost, in points, of a frame whose header has just arrived. If the cost is negative, the connection
+// earns points by the frame.
 func (f *frames) cost(written int64) int {
 	switch f.header[3] {
 	case frameHeaders:
 		return -1
 	case frameReset:
 		return resetCost
-	case frameData: // flow control windows limit frames with data, but not empty frames
+	case frameData: // frames with data are limited by flow control windows, so only empty ones have a cost
 		if f.skip > 0 || f.header[4]&flagEndStream != 0 {
 			return 0
 		}
@@ -129,13 +132,13 @@ func (f *frames) cost(written int64) int {
 		return 1
 	case frameContinuation:
 		return 1 + int(f.skip/continuationBytes)
-	case framePing: // gRPC itself limits pings, and closes connections with too many
+	case framePing: // gRPC itself limits pings, and closes connections that send too many
 		return 0
 	}
-	return 1 // for SETTINGS, PRIORITY, GOAWAY, and unknown types
+	return 1 // SETTINGS, PRIORITY, GOAWAY, and unknown types
 }
 
-// pay deducts a cost from the credit, and returns the part of the cost that the credit does not cover.
+// pay deducts a cost from the credit. It returns the part that the credit does not cover.
 func (f *frames) pay(cost int) (excess int) {
 	f.credit = min(f.credit-cost, creditMax)
 	if f.credit < 0 {

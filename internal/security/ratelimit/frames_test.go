@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// sent returns the bytes that a client sends: the preface and the written frames.
+// sent returns the bytes that a client sends: the preface and the frames that the function write produces.
 func sent(t testing.TB, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -19,7 +19,8 @@ func sent(t testing.TB, write func(f *http2.Framer) error) []byte {
 	return out.Bytes()
 }
 
-// TestWhatFramesCost checks the excess that one frame of each type adds on a connection without credit.
+// TestWhatFramesCost checks, for each type of frame, how much excess a single frame causes on a connection without
+// credit.
 func TestWhatFramesCost(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -59,8 +60,8 @@ func TestWhatFramesCost(t *testing.T) {
 	}
 }
 
-// TestHalfOfTheCallsMayBeReset checks that half of the calls may be reset at any rate. All calls may be reset only
-// while the connection has saved credit.
+// TestHalfOfTheCallsMayBeReset checks that half of all calls may be reset, at any rate. All calls may be reset only
+// as long as the connection has credit left.
 func TestHalfOfTheCallsMayBeReset(t *testing.T) {
 	calls := func(reset func(n int) bool) []byte {
 		return sent(t, func(f *http2.Framer) error {
@@ -91,8 +92,8 @@ func TestHalfOfTheCallsMayBeReset(t *testing.T) {
 	}
 }
 
-// FuzzFrames checks that the excess of a byte sequence does not depend on how it is split into reads, and that no bytes
-// cause a panic.
+// FuzzFrames checks that the excess of a sequence of bytes does not depend on how the bytes are split into reads, and
+// that no bytes cause a panic.
 func FuzzFrames(f *testing.F) {
 	f.Add(sent(f, func(f *http2.Framer) error {
 		for n := range 300 {
@@ -129,8 +130,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// BenchmarkGet measures how much CPU time frame counting costs for a get, with HEADERS, DATA and one WINDOW_UPDATE in
-// one read, and the response.
+// BenchmarkGet measures the CPU time for counting the frames of a get: a read that contains HEADERS, DATA and one
+// WINDOW_UPDATE, and the response.
 func BenchmarkGet(b *testing.B) {
 	one := sent(b, func(f *http2.Framer) error {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 60),
@@ -161,7 +162,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkPut measures how much CPU time frame counting costs for a put of 1 MiB in reads of 16 KiB.
+// BenchmarkPut measures the CPU time for counting the frames of a put of 1 MiB, in reads of 16 KiB.
 func BenchmarkPut(b *testing.B) {
 	one := data(b, 1, true, message(1<<20))
 	f := newCounted()

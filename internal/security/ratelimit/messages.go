@@ -8,92 +8,96 @@ import (
 	"time"
 )
 
-// These are the limits on incomplete messages that a server holds.
+// These limits apply to messages that a server has not received completely.
 const (
-	// messageTime is the longest time that a message may take to arrive completely.
+	// messageTime is the time within which a message must arrive completely.
 	messageTime = 2 * time.Minute
-	// unknownBytesMax is the number of bytes that a connection may hold while no caller of the store is identified on it.
+	// unknownBytesMax is the number of bytes that a connection may take up as long as no caller of the store was
+	// identified on it.
 	unknownBytesMax = 64 << 10
-	// A frame takes more memory than its data. It has an entry of frameBytes in a queue, and its buffer comes from gRPC's
-	// pool and has the next larger size. Frames up to pooledBytesMin have a buffer of exactly their size.
+	// A frame takes more memory than its data. It needs frameBytes for an entry in a queue, and gRPC's pool provides its
+	// buffer in the next larger size. Only for frames of up to pooledBytesMin does the buffer have exactly the size of
+	// the frame.
 	frameBytes     = 64
 	pooledBytesMin = 1 << 10
 	pooledBitsMin  = 12 // 4 KiB
-	// prefixBytes is the length of the prefix before each message, which is a compression flag and the message's
-	// length.
+	// prefixBytes is the length of the prefix of each message, which consists of a flag for compression and the length
+	// of the message.
 	prefixBytes = 5
-	// endedMax limits how many streams are remembered after their end because data may still arrive for them.
+	// endedMax limits how many streams are still remembered after their end, because more data may arrive for them.
 	endedMax = 1024
-	// firstBytesMin is the size from which a stream's first message counts as incomplete until more data follows it.
+	// If the first message of a stream has at least firstBytesMin bytes, it counts as incomplete until more data follows
+	// it.
 	firstBytesMin = 64 << 10
 )
 
-// StreamWindow is the initial flow control window, in bytes, of a watched server's streams. gRPC sends a window update
-// whenever a quarter of the window has been read.
+// StreamWindow is the initial flow control window, in bytes, for the streams of a watched server. gRPC sends a window
+// update each time that a quarter of the window has been read.
 const StreamWindow = 256 << 10
 
-// messages counts the memory that gRPC holds for data that a client has sent on one connection and no handler has read.
-// gRPC receives a whole message before Sheaf sees any of it. To receive it, gRPC opens the stream's window to the
-// length of the message, and updates the connection's window as bytes arrive. The reader and the writer of the
-// connection use the messages object concurrently.
+// messages counts how much memory gRPC holds for data that has arrived on one connection and that no handler has read
+// yet. Sheaf sees a message only after gRPC has received all of it. To be able to receive the message, gRPC opens the
+// stream's window to the length of the message, and opens the connection's window as bytes arrive. The goroutine that
+// reads the connection and the one that writes to it use messages concurrently.
 //
-// The number of bytes that a stream holds is computed from both directions of the connection. The length prefixes of
-// messages show how much of a message has arrived, and the server's window updates show how much the server has read.
+// To compute the number of bytes that a stream holds, messages looks at both directions of the connection. The length
+// prefixes of messages show how much of a message has arrived, and the server's window updates show how much the
+// server has read.
 type messages struct {
-	all   *atomic.Int64 // bytes held for all connections to the server
-	bytes atomic.Int64  // bytes held for this connection
+	all   *atomic.Int64 // number of bytes held on all connections of the server
+	bytes atomic.Int64  // number of bytes held on this connection
 	open  atomic.Int64  // number of streams in the map
-	late  func()        // called if a message takes longer than messageTime to arrive
+	late  func()        // function to be called if a message takes longer than messageTime to arrive
 	calls openCalls
 
 	mu      sync.Mutex
 	streams map[uint32]*incoming
-	ended   int // number of streams in the map that the server has ended
+	ended   int // number of streams in the map that the server has ended already
 	closed  bool
-	timer   *time.Timer // nil while no bytes are held
+	timer   *time.Timer // is nil while no bytes are held
 
-	// These fields describe the DATA frame whose payload is arriving. Only the reader uses them.
+	// These fields describe the DATA frame whose payload is arriving. Only the goroutine that reads uses them.
 	now     *incoming
-	end     bool // the frame ends its stream
-	padded  bool // the frame's first byte is the number of padding bytes at its end
-	data    int  // number of the frame's data bytes that have not arrived
+	end     bool // whether the frame ends its stream
+	padded  bool // whether the frame begins with a byte that gives the length of the padding at its end
+	data    int  // number of the frame's data bytes that have not arrived yet
 	took    int64
 	nowID   uint32
-	written outgoing // used only by the writer
+	written outgoing // used only by the goroutine that writes
 }
 
-// incoming is a stream whose messages occupy server memory.
+// incoming is a stream whose messages take up memory of the server.
 type incoming struct {
 	prefix  [prefixBytes]byte
-	have    int   // number of prefix bytes that have arrived
-	left    int64 // number of message bytes that have not arrived
+	have    int   // number of bytes of the prefix that have arrived
+	left    int64 // number of bytes of the message that have not arrived yet
 	whole   int   // number of messages that have arrived completely
 	message int64 // memory of the incomplete message
-	// first is the memory of the first message until more data follows it, because gRPC waits for the end of the stream
-	// until then.
+	// first is the memory of the first message until more data follows it. Until then the memory stays in use, because
+	// gRPC waits for the end of the stream.
 	first   int64
 	since   time.Time
-	unread  int64 // bytes received minus window updates; negative if the window was opened in advance
+	unread  int64 // number of bytes that have arrived minus window updates; negative if the window was opened in advance
 	memory  int64 // memory of the unread bytes
 	counted int64
-	ended   bool // the server has ended the stream, and discards data that still arrive
+	ended   bool // whether the server has ended the stream; it then discards data that still arrives
 }
 
-// memoryOf returns how much memory gRPC uses for a DATA frame of the given length.
+// memoryOf returns the amount of memory that gRPC uses for a DATA frame of the given length.
 func memoryOf(length int) int64 {
 	if length <= pooledBytesMin {
 		return int64(length) + frameBytes
 	}
 	size := max(bits.Len(uint(length-1)), pooledBitsMin)
 	if size > pooledBitsMin {
-		size = max(size, 14) // gRPC's pool has no buffers between 4 and 16 KiB
+		size = max(size, 14) // gRPC's pool has no buffer sizes between 4 and 16 KiB
 	}
 	return 1<<size + frameBytes
 }
 
-// begin processes the header of a DATA frame, and the received data that follows it. It reports whether the frame's
-// data must be passed to take. In most calls this is not necessary, because the frame contains the stream's only
-// message completely.
+// begin processes the header of a DATA frame, and the data after it as far as it has arrived. It returns true if the
+// frame's data must be passed to take. That is not necessary in most calls, whose only message fits completely into
+// one frame.
 func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	if flags&flagEndStream != 0 && flags&flagPadded == 0 && length >= prefixBytes && len(rest) >= prefixBytes &&
 		int(binary.BigEndian.Uint32(rest[1:])) == length-prefixBytes && m.open.Load() == 0 {
@@ -110,8 +114,8 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	}
 	if !s.ended {
 		s.unread += int64(length)
-		// Data for which the window was opened in advance does not count as unread, because the server reads it
-		// immediately, as part of the incomplete message.
+		// Data for which the window was opened in advance does not count as unread. The server reads it immediately, and it
+		// counts as part of the incomplete message.
 		s.memory += m.took * min(int64(length), max(s.unread, 0)) / int64(length)
 		if s.message > 0 {
 			s.message += m.took
@@ -121,7 +125,8 @@ func (m *messages) begin(id uint32, flags byte, length int, rest []byte) bool {
 	return true
 }
 
-// stream returns the stream with the given number, and adds it if it is new. The caller holds the mutex.
+// stream returns the stream with the given number. If the stream is new, it is added first. The caller holds the
+// mutex.
 func (m *messages) stream(id uint32) *incoming {
 	s := m.streams[id]
 	if s == nil {
@@ -135,7 +140,7 @@ func (m *messages) stream(id uint32) *incoming {
 	return s
 }
 
-// take processes data from the current frame. If last is true, the frame ends with this data.
+// take processes data of the current frame. If last is true, this is the end of the frame.
 func (m *messages) take(b []byte, last bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,12 +160,12 @@ func (m *messages) take(b []byte, last bool) {
 	}
 }
 
-// over completes the current frame. The caller holds the mutex.
+// over finishes the current frame. The caller holds the mutex.
 func (m *messages) over() {
 	s := m.now
 	if m.end {
-		// If the stream had only one message, the handler has it, and gRPC holds nothing. If the stream had several messages,
-		// gRPC holds those that the handler has not received yet.
+		// If there was only one message, it is in the hands of the handler, and gRPC holds nothing for the stream. If there
+		// were several, gRPC holds those that the handler has not received yet.
 		if s.ended || s.whole == 1 && s.message == 0 {
 			m.forget(m.nowID)
 		}
@@ -168,8 +173,8 @@ func (m *messages) over() {
 	m.now = nil
 }
 
-// take parses the messages in a stream's data. The argument b is data from a frame, and memory is the memory that the
-// whole frame takes.
+// take finds the messages in the data of a stream. The argument b is data from one frame, and memory is the amount of
+// memory that the whole frame takes.
 func (s *incoming) take(b []byte, memory int64) {
 	for len(b) > 0 {
 		if s.left == 0 {
@@ -195,7 +200,7 @@ func (s *incoming) take(b []byte, memory int64) {
 	}
 }
 
-// holds returns how many bytes of memory the stream holds.
+// holds returns the number of bytes of memory that the stream holds.
 func (s *incoming) holds() int64 {
 	if s.ended {
 		return 0
@@ -203,7 +208,7 @@ func (s *incoming) holds() int64 {
 	return max(s.memory-StreamWindow/4, s.first+s.message, 0)
 }
 
-// count adds the change in a stream's memory to the totals. The caller holds the mutex.
+// count updates the totals after the memory of a stream has changed. The caller holds the mutex.
 func (m *messages) count(s *incoming) {
 	holds := s.holds()
 	if m.closed || holds == s.counted {
@@ -232,13 +237,13 @@ func (m *messages) forget(id uint32) {
 	m.open.Add(-1)
 }
 
-// look closes the connection if a message has taken too long to arrive. Otherwise it sets the timer for the next check.
+// look closes the connection if a message takes too long to arrive. Otherwise it sets the timer for the next check.
 func (m *messages) look() {
 	m.mu.Lock()
 	late, first := false, time.Time{}
 	for _, s := range m.streams {
-		// A client whose window is used up cannot send the rest of its message until the server reads. This is no fault of
-		// the client.
+		// If a client has used up its window, it cannot send the rest of its message until the server has read something.
+		// It must not be punished for that.
 		if s.ended || s.message == 0 && s.first < firstBytesMin || s.unread > StreamWindow/2 {
 			continue
 		}
@@ -260,7 +265,7 @@ func (m *messages) look() {
 	}
 }
 
-// close subtracts the connection's bytes from the total, and stops counting.
+// close subtracts this connection's bytes from the total, and stops counting.
 func (m *messages) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -275,7 +280,7 @@ func (m *messages) close() {
 	}
 }
 
-// reset removes a stream that the client has reset, or has ended with a HEADERS frame.
+// reset removes a stream that the client has reset, or that it has ended with a HEADERS frame.
 func (m *messages) reset(id uint32) {
 	if m.open.Load() == 0 {
 		return
@@ -285,14 +290,15 @@ func (m *messages) reset(id uint32) {
 	m.forget(id)
 }
 
-// outgoing follows the frames that the server sends.
+// outgoing follows the frames that the server writes.
 type outgoing struct {
-	skip   int
-	header [frameHeaderBytes + 4]byte // a header, and the payload of a WINDOW_UPDATE or RST_STREAM frame
+	skip int
+	// header has room for a header and for the payload of a WINDOW_UPDATE or RST_STREAM frame.
+	header [frameHeaderBytes + 4]byte
 	have   int
 }
 
-// wrote processes the next bytes that the server writes.
+// wrote processes the next bytes that the server writes to the connection.
 func (m *messages) wrote(b []byte) {
 	w := &m.written
 	for len(b) > 0 {
@@ -303,7 +309,8 @@ func (m *messages) wrote(b []byte) {
 			continue
 		}
 		if w.have == 0 && len(b) >= frameHeaderBytes {
-			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset { // only these two kinds need their payload
+			// the payload matters only for these two types of frames
+			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset {
 				m.sent(kind, b[4], streamID(b[5:]), 0)
 				w.skip = int(binary.BigEndian.Uint32(b) >> 8)
 				b = b[frameHeaderBytes:]
@@ -321,7 +328,7 @@ func (m *messages) wrote(b []byte) {
 		}
 		kind, length := w.header[3], int(binary.BigEndian.Uint32(w.header[:4])>>8)
 		if want == frameHeaderBytes && (kind == frameWindowUpdate || kind == frameReset) && length == 4 {
-			continue // the payload is among the next bytes
+			continue // the payload has yet to come
 		}
 		w.have = 0
 		w.skip = length - (want - frameHeaderBytes)
@@ -329,7 +336,7 @@ func (m *messages) wrote(b []byte) {
 	}
 }
 
-// sent handles a frame that the server has sent.
+// sent processes a frame that the server has written.
 func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	if kind == frameReset || kind == frameHeaders && flags&flagEndStream != 0 {
 		m.calls.end(id)
@@ -342,7 +349,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	s := m.streams[id]
 	switch {
 	case kind == frameReset:
-		// The server has ended a stream that the client has not ended, and discards data that the client still sends.
+		// The server has ended a stream before the client has. It discards the data that the client still sends.
 		if s = m.stream(id); !s.ended {
 			s.ended = true
 			m.ended++
@@ -358,7 +365,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	case s == nil || s.ended:
 	case (kind == frameHeaders || kind == frameData) && flags&flagEndStream != 0:
 		m.forget(id)
-	case kind == frameData: // by responding, the handler shows that it has read the first message
+	case kind == frameData: // if the handler responds, it must have read the first message
 		s.first = 0
 		m.count(s)
 	case kind == frameWindowUpdate:

@@ -25,14 +25,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// message returns a message of n bytes, preceded by the prefix with its length.
+// message returns a message of n bytes, with the prefix that contains its length.
 func message(n int) []byte {
 	out := make([]byte, prefixBytes+n)
 	binary.BigEndian.PutUint32(out[1:], uint32(n))
 	return out
 }
 
-// frameOf returns the bytes of a single frame, without the preface.
+// frameOf returns the bytes of a single frame, without the preface of the connection.
 func frameOf(t testing.TB, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	return sent(t, write)[clientPrefaceBytes:]
@@ -67,7 +67,7 @@ func wasReset(t testing.TB, id uint32) []byte {
 	return frameOf(t, func(f *http2.Framer) error { return f.WriteRSTStream(id, http2.ErrCodeNo) })
 }
 
-// counted is a connection whose message memory is counted.
+// counted is a connection on which the memory of messages is counted.
 type counted struct {
 	frames
 	messages
@@ -80,14 +80,14 @@ func newCounted() *counted {
 	return c
 }
 
-// step is data that the client or the server sends, and the range of bytes that may be held afterwards.
+// step is data that the client or the server sends, with the number of bytes that may be held afterwards.
 type step struct {
 	server bool
 	sent   []byte
 	holds  [2]int64 // minimum and maximum number of bytes held afterwards
 }
 
-// TestWhatAConnectionHolds checks the number of bytes held after each step of the client and the server.
+// TestWhatAConnectionHolds checks how many bytes are held after each step of the client or the server.
 func TestWhatAConnectionHolds(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	half := message(mib)[:mib/2]
@@ -157,7 +157,8 @@ func TestWhatAConnectionHolds(t *testing.T) {
 	}
 }
 
-// TestStreamsThatWereResetAreForgotten checks that a server that refuses calls remembers only few of their streams.
+// TestStreamsThatWereResetAreForgotten checks that a server that refuses many calls does not remember many of their
+// streams.
 func TestStreamsThatWereResetAreForgotten(t *testing.T) {
 	c := newCounted()
 	for n := range uint32(10 * endedMax) {
@@ -168,8 +169,8 @@ func TestStreamsThatWereResetAreForgotten(t *testing.T) {
 	}
 }
 
-// FuzzMessages checks that no bytes from the client and the server cause a panic, and that the number of held bytes is
-// 0 at the end.
+// FuzzMessages checks that no bytes from the client or the server cause a panic, and that no bytes are held at the
+// end.
 func FuzzMessages(f *testing.F) {
 	f.Add(data(f, 1, false, message(100)), data(f, 1, true, nil), uint8(3))
 	f.Add(data(f, 1, true, message(100)[:50]), slices.Concat(wasReset(f, 1), windowed(f, 1, 30), ended(f, 1)), uint8(100))
@@ -198,8 +199,8 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// TestAMessageHasALongestTime checks that a connection is closed if a message takes longer than messageTime to arrive,
-// even if the client sends nothing more.
+// TestAMessageHasALongestTime checks that a connection is closed if a message takes longer than messageTime to
+// arrive, even if nothing more arrives at all.
 func TestAMessageHasALongestTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		sent, answer   []byte
@@ -247,8 +248,8 @@ func TestAMessageHasALongestTime(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsTheMostIsClosed checks that if all connections together hold too much, only the connection that holds the
-// most is closed.
+// TestWhoHoldsTheMostIsClosed checks that if all connections together hold too much memory, only the one that holds
+// the most is closed.
 func TestWhoHoldsTheMostIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, HeldBytesMax: 10 << 20})
@@ -279,9 +280,9 @@ func TestWhoHoldsTheMostIsClosed(t *testing.T) {
 	})
 }
 
-// TestOpenCallsAreHeld checks that a connection's open calls beyond the first few count as held memory until the server
-// has ended them, each with the size of the largest headers. If too much is held, the connection that holds the most is
-// closed.
+// TestOpenCallsAreHeld checks how much memory open calls count for. The first few calls on a connection count for
+// nothing. Every further call counts as if it had the largest headers, until the server has ended it. If too much
+// memory is held, the connection that holds the most is closed.
 func TestOpenCallsAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, headers = 100, 15 << 10
@@ -333,7 +334,8 @@ func TestOpenCallsAreHeld(t *testing.T) {
 			t.Errorf("%d bytes are held by %d calls", held, calls)
 		}
 		begin(many, 0, 2*calls)
-		begin(many, 2*calls, 2*calls+1) // the server checks the limit before it reads
+		// The limit is exceeded now. The server notices that before its next read.
+		begin(many, 2*calls, 2*calls+1)
 		if len(few.read) > 0 || len(many.read) == 0 || g.limitedBy(reasonHeld) != 1 {
 			t.Errorf("closed are the connection with fewer calls: %v, with more: %v", len(few.read) > 0, len(many.read) > 0)
 		}
@@ -348,8 +350,8 @@ func TestOpenCallsAreHeld(t *testing.T) {
 	})
 }
 
-// TestCallsThatNobodyMayBeginEndTheConnection checks that neither the reserved bit nor an illegal stream number hides
-// the calls after it from the counting.
+// TestCallsThatNobodyMayBeginEndTheConnection checks that calls are still counted after a frame with the reserved bit
+// or with an invalid stream number.
 func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
 	headers := func(ids ...uint32) (b []byte) {
 		b = []byte(http2.ClientPreface)
@@ -392,8 +394,8 @@ func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestACallThatIsResetCountsWhileAWriteWaits checks that a call which the client has reset still counts until gRPC's
-// writer has removed it from its queue.
+// TestACallThatIsResetCountsWhileAWriteWaits checks that after the client has reset a call, the call still counts
+// until gRPC's writer has removed it from its queue.
 func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, call = 2 * openFree, openBytes + 20
@@ -432,7 +434,8 @@ func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 		holds("reset while nothing is written", 0)
 		sent, resets = begin()
 		send(sent)
-		write := func(n int) { _, _ = server.Write(make([]byte, n)) } // DATA frames of stream 0, for which nothing is held
+		// The zeros that are written are DATA frames of stream 0, for which nothing is held.
+		write := func(n int) { _, _ = server.Write(make([]byte, n)) }
 		go write(writeBufferBytes)
 		synctest.Wait()
 		send(resets)
@@ -447,12 +450,12 @@ func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 	})
 }
 
-// strangers are the credentials of a server whose handshakes never identify a caller.
+// strangers are the credentials of a server that never identifies callers by the handshake.
 type strangers struct {
 	credentials.TransportCredentials
 }
 
-// stranger is the AuthInfo of a connection accepted with strangers.
+// stranger is the AuthInfo of a connection that was accepted with strangers.
 type stranger struct {
 	credentials.AuthInfo
 	calls *Calls
@@ -467,7 +470,7 @@ func (s strangers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 
 func nobody(credentials.AuthInfo) bool { return false }
 
-// TestWhoIsNotKnownHoldsLittle checks that a connection may hold only a little memory until a call is admitted on it,
+// TestWhoIsNotKnownHoldsLittle checks that a connection may hold only little memory until a call on it is admitted,
 // and that the number of such connections is limited.
 func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -503,7 +506,8 @@ func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 			all = append(all, open(nil, false))
 		}
 		for i, read := range all {
-			// The connection on which a call was admitted is removed from the list first, but is not closed.
+			// The first connection in the list is one on which a call was admitted. It is removed from the list, but is not
+			// closed.
 			if closed := len(read) > 0; closed != (i < 10) {
 				t.Errorf("connection %d: closed %v", i, closed)
 			}
@@ -517,8 +521,8 @@ func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 // onlyRead hides all methods of a connection except Read.
 type onlyRead struct{ io.Reader }
 
-// TestRefusedCallsAreReadSlowly checks that refused calls slow down the reads, because each refusal costs the server a
-// decision.
+// TestRefusedCallsAreReadSlowly checks that the server reads more slowly after it has refused calls, because each
+// refusal costs it a decision.
 func TestRefusedCallsAreReadSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{Known: nobody})
@@ -543,7 +547,7 @@ func TestRefusedCallsAreReadSlowly(t *testing.T) {
 	})
 }
 
-// TestCallsOfAnybodyAreFew checks the limits on calls and headers for connections whose caller is unknown.
+// TestCallsOfAnybodyAreFew checks the limits on calls and headers for a connection whose caller is unknown.
 func TestCallsOfAnybodyAreFew(t *testing.T) {
 	calls := new(Calls)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -569,7 +573,7 @@ func TestCallsOfAnybodyAreFew(t *testing.T) {
 	}
 }
 
-// echo sends each message back, until the caller ends the stream.
+// echo sends each message back until the caller ends the stream.
 func echo(_ any, stream grpc.ServerStream) error {
 	for {
 		in := &healthv1.HealthCheckRequest{}
@@ -585,8 +589,8 @@ func echo(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// TestNothingIsHeldAfterCalls checks that the number of held bytes is 0 after several kinds of gRPC calls: large and
-// small calls, streams with responses, and calls that are cancelled, or refused when their headers arrive.
+// TestNothingIsHeldAfterCalls checks that no bytes are held after various gRPC calls: large and small ones, streams
+// with responses, calls that are cancelled, and calls that are refused as soon as their headers have arrived.
 func TestNothingIsHeldAfterCalls(t *testing.T) {
 	g := New(Config{MessagesOnly: true})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -631,13 +635,14 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 	must.OK(t, stopped.SendMsg(large))
 	cancel()
 	for g.held.Load() > 0 {
-		time.Sleep(time.Millisecond) // waits until the server has noticed the end of the calls
+		time.Sleep(time.Millisecond) // waits until the server has noticed that the calls have ended
 	}
 }
 
-// TestWhoIsNotKnownIsReadAsItIsAnswered checks that, on a connection whose caller is not known, the server reads only a
-// few calls more than it has answered, because gRPC keeps each call until its response is written. If the caller is
-// known, or cannot be known yet, the server reads further calls, because calls may wait for their messages.
+// TestWhoIsNotKnownIsReadAsItIsAnswered checks how far the server reads ahead. If the caller is not known, the server
+// reads only a few calls more than it has answered, because gRPC keeps each call until its response is written. If
+// the caller is known, or cannot be known yet, the server reads further calls, because the messages of earlier ones
+// may still have to arrive.
 func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
 	for name, decided := range map[string]func(*Calls){"admitted": (*Calls).Admit, "undecided": (*Calls).Undecided} {
 		t.Run(name, func(t *testing.T) { readAsAnswered(t, decided) })
@@ -692,7 +697,8 @@ func readAsAnswered(t *testing.T, decided func(*Calls)) {
 		reads(unansweredMax, most)
 		answer(3, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5)))
 		reads(unansweredMax, most)
-		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5))) // none of these responses belongs to an open call
+		// none of these responses belongs to a call that is still open
+		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5)))
 		reads(unansweredMax, most)
 		decided(info.(Counted).Calls())
 		answer(1, ended(t, 7))

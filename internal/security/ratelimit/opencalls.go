@@ -6,50 +6,50 @@ import (
 	"sync/atomic"
 )
 
-// These are the limits on a connection's open calls.
+// These are the limits for the open calls of a connection.
 const (
-	// unansweredMax limits the number of unanswered calls on a connection on which no caller of the store was
-	// identified. While there are more, the server does not read from the connection. The limit is higher than
-	// anonymousCallsMax, because refused calls count until their response is written.
+	// unansweredMax limits the number of unanswered calls on a connection as long as no caller of the store was
+	// identified on it. When there are more, the server stops reading from the connection. The limit is higher than
+	// anonymousCallsMax, because a refused call also counts until its response is written.
 	unansweredMax = 16
-	// openFree is the number of open calls per connection whose memory is not counted.
+	// openFree is the number of open calls on each connection whose memory is not counted.
 	openFree = 16
-	// openBytes is the memory, in addition to its headers, that an open call takes for gRPC's stream and the call's
-	// goroutine.
+	// openBytes is the memory that an open call takes, besides its headers, for gRPC's stream and the call's goroutine.
 	openBytes = 4 << 10
-	// writeBufferBytes is the default size of gRPC's write buffer, which servers use.
+	// writeBufferBytes is the default size of gRPC's write buffer. Servers use this default.
 	writeBufferBytes = 32 << 10
 )
 
-// openCalls tracks a connection's calls from the arrival of their headers until the server has written their last
-// frame. During that time gRPC keeps the call with its headers, even if the handler has returned, because the client
-// may not read the response or may not open a window for it. The reader and the writer of the connection use openCalls
-// concurrently.
+// openCalls tracks the calls on a connection, each from the arrival of its headers until the server has written its
+// last frame. During this time gRPC keeps the call and its headers. That includes the time after the handler has
+// returned, because the client may not read the response, or may not open a window for it. The goroutine that reads
+// the connection and the one that writes to it use openCalls concurrently.
 type openCalls struct {
-	conn    *messages // the calls' memory is added to that of conn
-	decided *Calls    // provides the size of the calls' headers
+	conn    *messages // the memory of calls is added to the memory that this object counts
+	decided *Calls    // knows the size of the calls' headers
 	bounded atomic.Bool
-	fewer   chan struct{} // receives a value when a call of a bounded connection ends
+	fewer   chan struct{} // receives a value when a call on a bounded connection has ended
 
 	mu      sync.Mutex
-	writing bool            // a write to the connection is in progress
+	writing bool            // whether a write to the connection is in progress
 	resets  int             // number of calls in open that the client has reset
-	last    uint32          // stream number of the newest call
-	open    map[uint32]bool // the value is true if the client has reset the call
-	headers int64           // bytes of the largest call headers so far
-	holds   int64           // bytes counted for the calls
+	last    uint32          // stream number of the call that was begun last
+	open    map[uint32]bool // the value is true for a call that the client has reset
+	headers int64           // size in bytes of the largest headers of a call so far
+	holds   int64           // number of bytes that are counted for the calls
 	closed  bool
 }
 
-// bound makes the reader wait while too many calls are unanswered. The caller must call it before the connection is
+// bound makes the server stop reading while too many calls are unanswered. It must be called before the connection is
 // used.
 func (o *openCalls) bound() {
 	o.fewer = make(chan struct{}, 1)
 	o.bounded.Store(true)
 }
 
-// begin adds a call whose headers have the given size in the frame. It returns false if the stream number is illegal
-// for a new call. gRPC then closes the connection, but remembers each further attempt until it can write.
+// begin adds a call whose headers have the given size in the frame. It returns false if the stream number is not
+// valid for a new call. In that case gRPC closes the connection. Until it can write, however, it remembers every
+// further attempt.
 func (o *openCalls) begin(id uint32, headers int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +69,7 @@ func (o *openCalls) begin(id uint32, headers int64) bool {
 	return true
 }
 
-// end removes a call after the server has written the call's last frame.
+// end removes a call when the server has written the last frame of that call.
 func (o *openCalls) end(id uint32) {
 	o.mu.Lock()
 	o.forget(id)
@@ -86,8 +86,7 @@ func (o *openCalls) forget(id uint32) {
 	delete(o.open, id)
 }
 
-// reset marks a call that the client has reset. The call still counts, because gRPC may still keep it (see
-// forgetReset).
+// reset marks a call as reset by the client. The call still counts, because gRPC may still keep it (see forgetReset).
 func (o *openCalls) reset(id uint32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,9 +96,9 @@ func (o *openCalls) reset(id uint32) {
 	}
 }
 
-// forgetReset removes the calls that the client has reset. Until gRPC's writer processes its queue, gRPC keeps each of
-// these calls in that queue. Therefore forgetReset must be called only when the writer is not waiting. The caller holds
-// the mutex.
+// forgetReset removes the calls that the client has reset. gRPC keeps each of these calls in its writer's queue until
+// the writer processes the queue. Therefore forgetReset must be called only when the writer is not waiting. The
+// caller holds the mutex.
 func (o *openCalls) forgetReset() {
 	if o.resets == 0 {
 		return
@@ -109,8 +108,8 @@ func (o *openCalls) forgetReset() {
 	o.count()
 }
 
-// writes records that a write of n bytes starts. If n is less than the size of gRPC's write buffer, the writer's queue
-// is empty.
+// writes records that a write of n bytes begins. If n is less than the size of gRPC's write buffer, the writer's
+// queue is empty.
 func (o *openCalls) writes(n int) {
 	o.mu.Lock()
 	o.writing = true
@@ -121,8 +120,8 @@ func (o *openCalls) writes(n int) {
 	o.signal()
 }
 
-// wrote records that a write has returned. On a bounded connection, it removes the calls that the client has reset,
-// because otherwise the reader could wait for them although no further write follows.
+// wrote records that a write has returned. On a bounded connection, it also removes the calls that the client has
+// reset. Otherwise the reader might wait for them even if there is no further write.
 func (o *openCalls) wrote() {
 	o.mu.Lock()
 	o.writing = false
@@ -133,8 +132,9 @@ func (o *openCalls) wrote() {
 	o.signal()
 }
 
-// reads records that gRPC has processed all frames before the next read. gRPC has then decoded the headers in these
-// frames. Unless its writer waits, it has also forgotten the calls that the client has reset.
+// reads records that a read is about to begin, and that gRPC has therefore processed all frames of earlier reads. It
+// has decoded the headers in these frames. Unless its writer is waiting, it has also forgotten the calls that the
+// client has reset.
 func (o *openCalls) reads() {
 	headers := o.decided.headers.Load()
 	o.mu.Lock()
@@ -158,9 +158,9 @@ func (o *openCalls) signal() {
 	}
 }
 
-// count updates the memory that the connection holds. Every call beyond openFree counts as if it had the largest
-// headers, because frames do not show the size of their headers, in which one byte may stand for a whole header from an
-// earlier call. The caller holds the mutex.
+// count updates the memory that the connection holds. Each call beyond openFree counts as if it had the largest
+// headers so far. The actual size of its headers is not visible in the frames, in which a single byte may refer to a
+// whole header of an earlier call. The caller holds the mutex.
 func (o *openCalls) count() {
 	holds := max(int64(len(o.open))-openFree, 0) * (o.headers + openBytes)
 	if o.closed || holds == o.holds {
@@ -171,21 +171,21 @@ func (o *openCalls) count() {
 	o.holds = holds
 }
 
-// close stops counting. The caller must subtract the connection's counted bytes from the totals.
+// close stops counting. The caller has to subtract the bytes that were counted for the connection from the totals.
 func (o *openCalls) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed, o.open = true, nil
 }
 
-// others returns the bytes counted for the connection, except those of its calls.
+// others returns the number of bytes that are counted for the connection, without those of its calls.
 func (o *openCalls) others() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.conn.bytes.Load() - o.holds
 }
 
-// tooMany reports whether the server must not read from a bounded connection because of its unanswered calls.
+// tooMany reports whether a bounded connection has so many unanswered calls that the server must not read from it.
 func (o *openCalls) tooMany() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,7 +1,8 @@
-// Package ratelimit keeps clients that flood a gRPC server from exhausting its CPU and memory. It limits the rate of
-// handshakes per address. It limits the rate at which the server reads HTTP/2 frames that honest clients do not send,
-// such as resets of new streams and endless settings (see docs/adr/0047-floods-are-read-slowly.md). It also counts and
-// limits the memory of incomplete messages (see docs/adr/0051-memory-before-the-decision.md).
+// Package ratelimit prevents clients from exhausting the CPU time and the memory of a gRPC server by flooding it. It
+// limits the rate of handshakes for each address. It limits the rate at which the server reads HTTP/2 frames that
+// honest clients do not send, such as endless settings or resets of streams that have just begun (see
+// docs/adr/0047-floods-are-read-slowly.md). It also counts and limits the memory of incomplete messages (see
+// docs/adr/0051-memory-before-the-decision.md).
 package ratelimit
 
 import (
@@ -19,29 +20,34 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// These are the values of the label "reason" in metrics, and of the reason in log lines.
+// These are the reasons for which a connection is limited. They appear in log lines, and as the label "reason" in
+// metrics.
 const (
-	reasonQueue   = "handshakes_waiting"  // a connection is refused, because too many from its address wait
+	// a connection is refused, because too many connections from its address are waiting
+	reasonQueue   = "handshakes_waiting"
 	reasonDropped = "connections_dropped" // the kernel drops new connections of an address for a second
-	reasonShaking = "handshakes_underway" // the oldest handshake is closed, because too many are in progress
-	reasonSlowed  = "frames_slowed"       // the server reads a connection slowly
+	reasonShaking = "handshakes_underway" // the oldest handshake is closed, because too many handshakes are in progress
+	reasonSlowed  = "frames_slowed"       // the server reads from a connection slowly
 	reasonClosed  = "frames_closed"       // a connection is closed, because it would have to wait too long
-	// reasonHeld means that a connection is closed because its incomplete messages and open calls hold the most memory.
+	// reasonHeld means that a connection is closed because, of all connections, its incomplete messages and open calls
+	// hold the most memory.
 	reasonHeld = "messages_held"
-	reasonLate = "messages_late" // a connection is closed, because a message took too long to arrive
-	// reasonUnknown means that the oldest connection without an identified caller is closed, because there are too many.
+	reasonLate = "messages_late" // a connection is closed, because a message takes too long to arrive
+	// reasonUnknown means that the oldest connection without an identified caller is closed, because there are too many
+	// of these connections.
 	reasonUnknown = "unknown_connections"
 )
 
 var reasons = []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, reasonClosed, reasonHeld, reasonLate,
 	reasonUnknown}
 
-// unknownMax limits the number of connections on which no caller of the store was identified.
+// unknownMax limits the number of connections on which no caller of the store has been identified.
 const unknownMax = 256
 
 const (
 	logEvery = time.Second // minimum time between two log lines with the same reason
-	// patience is the longest time for which a slow connection waits. A connection that would wait longer is closed.
+	// patience is the longest time for which a slow connection may wait. A connection that would have to wait longer is
+	// closed.
 	patience   = 10 * time.Second
 	slowBytes  = 1 << 10 // maximum number of bytes per read from a slow connection
 	chunkOfOne = 100     // maximum number of points in one wait
@@ -49,34 +55,34 @@ const (
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
 
-// errIllegal is the error of a connection that was closed because its client began a call with a stream number that no
-// client may use.
+// errIllegal is the error of a connection that is closed because its client has begun a call with an invalid stream
+// number.
 var errIllegal = errors.New("the client began a call with a stream that no client may begin")
 
-// errExcess is the error of a connection that was closed because it would have to wait too long.
+// errExcess is the error of a connection that is closed because it would have to wait too long.
 var errExcess = errors.New(
 	"flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
 
-// errHeld is the error of a connection that was closed because the server holds too much memory for it.
+// errHeld is the error of a connection that is closed because the server holds too much memory for it.
 var errHeld = errors.New("flood: the client leaves too many bytes of messages without their end")
 
 // Config configures a Guard. The zero value is valid.
 type Config struct {
-	// MessagesOnly removes the limits on handshakes and frames, so that only messages are counted and limited.
+	// MessagesOnly switches the limits on handshakes and frames off, so that only messages are counted and limited.
 	MessagesOnly bool
-	// HeldBytesMax limits the memory of incomplete messages and open calls on all connections that are not exempt. The
-	// default is 256 MiB.
+	// HeldBytesMax limits the memory for incomplete messages and open calls on all connections together, except those
+	// that are exempt. The default is 256 MiB.
 	HeldBytesMax int64
-	// Known reports whether the handshake has identified a peer as a caller of the store. Connections from other peers
-	// may hold only a little memory until Calls.Admit is called. If Known is nil, all peers count as known.
+	// Known reports whether the handshake has identified a peer as a caller of the store. A connection from any other
+	// peer may hold only little memory until Calls.Admit is called. If Known is nil, all peers count as known.
 	Known func(credentials.AuthInfo) bool
-	// Exempt reports whether a peer is never read slowly, because it forwards the calls of many other callers. If
-	// Exempt is nil, no peer is exempt.
+	// Exempt reports whether the server must never read slowly from a peer, because that peer forwards the calls of many
+	// callers. If Exempt is nil, there is no such peer.
 	Exempt func(credentials.AuthInfo) bool
-	Logger *slog.Logger // nothing is logged if nil
+	Logger *slog.Logger // if it is nil, nothing is logged
 }
 
-// Guard watches the connections of one server. Safe for concurrent use.
+// Guard watches the connections of one server. It is safe for concurrent use.
 type Guard struct {
 	cfg    Config
 	counts *prometheus.CounterVec
@@ -84,19 +90,19 @@ type Guard struct {
 
 	mu      sync.Mutex
 	known   addresses
-	shaking list.List // all handshakes in progress (*handshake), the oldest first
+	shaking list.List // all handshakes in progress (*handshake), oldest first
 	open    map[*conn]struct{}
-	unknown list.List // connections (*conn) whose callers the handshake did not identify, oldest first
+	unknown list.List // connections (*conn) whose handshake has not identified a caller, oldest first
 
-	// held and exempt count the bytes of incomplete messages and open calls. The counter held covers connections that
-	// are not exempt, and the counter exempt covers those that are.
+	// held and exempt count the bytes of incomplete messages and open calls. Connections that are exempt count in
+	// exempt, and all others count in held.
 	held, exempt atomic.Int64
 
 	dropping   dropping
-	cannotDrop atomic.Bool // a failure of the kernel to drop connections was logged
+	cannotDrop atomic.Bool // whether it was logged that the kernel cannot drop connections
 }
 
-// New makes a Guard.
+// New creates a Guard.
 func New(cfg Config) *Guard {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -123,7 +129,7 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// Collectors returns the metrics of a Guard, for a registry.
+// Collectors returns the metrics of a Guard, to be registered.
 func (g *Guard) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		g.counts,
@@ -140,7 +146,7 @@ func (g *Guard) Collectors() []prometheus.Collector {
 	}
 }
 
-// limited counts and logs that a limit was applied to a connection, with the given reason.
+// limited counts and logs that a connection was limited, with the reason.
 func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
 	g.logged[reason].Do(func() {
@@ -149,7 +155,7 @@ func (g *Guard) limited(reason string, remote net.Addr) {
 	})
 }
 
-// Credentials returns server credentials that watch each connection. The argument inner performs the handshakes.
+// Credentials returns server credentials that watch each connection. The handshakes are performed by inner.
 func (g *Guard) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &guarded{TransportCredentials: inner, guard: g}
 }
@@ -187,7 +193,7 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return g.watch(made, raw, from, info), info, nil
 }
 
-// watch wraps the connection made in one that counts and limits frames and messages.
+// watch returns a connection that wraps made, and that counts and limits frames and messages.
 func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthInfo) *conn {
 	c := &conn{Conn: made, raw: raw, guard: g, from: from, frames: newFrames(), closed: make(chan struct{}),
 		exempt: g.cfg.Exempt(info)}
@@ -197,7 +203,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	}
 	c.messages.late = func() {
 		if c.exempt {
-			return // forwarded calls are limited in the process that received them from the client
+			return // forwarded calls were limited already, in the process that received them from the client
 		}
 		g.limited(reasonLate, c.RemoteAddr())
 		_ = c.Close()
@@ -231,7 +237,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	return c
 }
 
-// shed closes the connection that holds the most memory if all connections together hold more than HeldBytesMax.
+// shed closes the connection that holds the most memory, if all connections together hold more than HeldBytesMax.
 func (g *Guard) shed() {
 	g.mu.Lock()
 	var most *conn
@@ -243,7 +249,8 @@ func (g *Guard) shed() {
 		}
 	}
 	if most != nil {
-		most.messages.close() // prevents a concurrent shed from closing another connection for the same bytes
+		// prevents a concurrent call of shed from closing another connection because of the same bytes
+		most.messages.close()
 	}
 	g.mu.Unlock()
 	if most != nil {
@@ -252,7 +259,8 @@ func (g *Guard) shed() {
 	}
 }
 
-// enter waits until a connection may start its handshake. If it returns no error, the caller must call leave later.
+// enter waits until a connection may start its handshake. If enter returns no error, the caller must call leave
+// later.
 func (g *Guard) enter(raw net.Conn) (*address, error) {
 	now := time.Now()
 	g.mu.Lock()
@@ -268,7 +276,7 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 	turn := from.handshakes.ReserveN(now, 1)
 	g.mu.Unlock()
 	if wait := turn.DelayFrom(now); wait > 0 {
-		time.Sleep(wait) // at most waitingMax / handshakesPerSecond
+		time.Sleep(wait) // never longer than waitingMax / handshakesPerSecond seconds
 	}
 	g.mu.Lock()
 	from.waiting--
@@ -276,8 +284,8 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 	return from, nil
 }
 
-// Listens prepares the configuration with which the server's listener is created. If Listens is not called, the kernel
-// does not drop connections, and the server accepts each connection before it limits it.
+// Listens prepares the configuration with which the server creates its listener. If Listens is not called, the kernel
+// drops no connections, so the server has to accept each connection before it can limit it.
 func (g *Guard) Listens(config *net.ListenConfig) { g.dropping.listens(config) }
 
 // drop makes the kernel drop new connections from an address for a while.
@@ -293,7 +301,7 @@ func (g *Guard) drop(remote net.Addr) {
 	}
 }
 
-// forget removes a closed connection from the Guard's lists.
+// forget removes a connection that was closed from the Guard's lists.
 func (g *Guard) forget(c *conn) {
 	g.mu.Lock()
 	delete(g.open, c)
@@ -307,7 +315,7 @@ func (g *Guard) forget(c *conn) {
 	}
 }
 
-// leave releases an address that enter has returned.
+// leave gives up the use of an address that enter has returned.
 func (g *Guard) leave(from *address) {
 	g.mu.Lock()
 	from.users--
@@ -318,13 +326,13 @@ func (g *Guard) leave(from *address) {
 type handshake struct {
 	raw       net.Conn
 	from      *address
-	inAddress *list.Element // nil if the handshake has ended
+	inAddress *list.Element // is nil if the handshake has ended
 	inAll     *list.Element
 }
 
-// begin registers a handshake. If too many handshakes from the address are in progress, begin closes the address's
-// oldest one. If too many are in progress in all, it also closes the oldest one of all. An honest handshake takes
-// milliseconds.
+// begin registers a handshake. If too many handshakes from the same address are in progress, begin closes the oldest
+// one from that address. If too many handshakes are in progress altogether, it also closes the oldest of all. Honest
+// handshakes are hardly affected, because they take only milliseconds.
 func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	h := &handshake{raw: raw, from: from}
 	var closing []*handshake
@@ -343,12 +351,12 @@ func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	g.mu.Unlock()
 	for _, old := range closing {
 		g.limited(reasonShaking, old.raw.RemoteAddr())
-		_ = old.raw.Close() // the connection's reader receives the error
+		_ = old.raw.Close() // whoever reads from the connection gets the error
 	}
 	return h
 }
 
-// end unregisters a handshake, whether it succeeded or not.
+// end unregisters a handshake, whether or not it has succeeded.
 func (g *Guard) end(h *handshake) {
 	g.mu.Lock()
 	h.remove(g)

@@ -30,7 +30,7 @@ func (g *Guard) limitedBy(reason string) int {
 	return int(testutil.ToFloat64(g.counts.WithLabelValues(reason)))
 }
 
-// accepted returns both ends of a connection that a Guard limits.
+// accepted returns both ends of a connection that the Guard watches.
 func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
 	t.Helper()
 	raw, client := net.Pipe()
@@ -40,7 +40,7 @@ func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
 	return server, client
 }
 
-// settingsOf returns the bytes that a client sends if it sends nothing but n SETTINGS frames.
+// settingsOf returns the bytes of a client that sends nothing but n SETTINGS frames.
 func settingsOf(t *testing.T, n int) []byte {
 	return sent(t, func(f *http2.Framer) error {
 		for range n {
@@ -52,8 +52,8 @@ func settingsOf(t *testing.T, n int) []byte {
 	})
 }
 
-// TestExcessIsReadSlowly checks that all bytes arrive as they were sent, and that frames beyond the client's allowance
-// arrive at a limited rate.
+// TestExcessIsReadSlowly checks that all bytes arrive unchanged, and that frames beyond the client's allowance arrive
+// at a limited rate.
 func TestExcessIsReadSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -82,8 +82,8 @@ func TestExcessIsReadSlowly(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnAddressShareItsExcess checks that a client is not read faster if it opens more connections, and
-// that connections that would wait too long are closed.
+// TestConnectionsOfAnAddressShareItsExcess checks that the server does not read faster from a client that opens more
+// connections, and that connections that would have to wait too long are closed.
 func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -121,7 +121,7 @@ func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 	})
 }
 
-// TestACloseEndsTheWait checks that a slow connection can be closed while it waits.
+// TestACloseEndsTheWait checks that a slow connection can be closed while it is waiting.
 func TestACloseEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -133,7 +133,7 @@ func TestACloseEndsTheWait(t *testing.T) {
 			_, err := io.Copy(io.Discard, server)
 			ended <- err
 		}()
-		time.Sleep(10 * time.Millisecond) // virtual time, in which the connection is still waiting
+		time.Sleep(10 * time.Millisecond) // 10 ms of virtual time are not enough to end the wait
 		synctest.Wait()
 		if g.limitedBy(reasonSlowed) != 1 {
 			t.Error("it does not wait")
@@ -163,7 +163,7 @@ func TestWhoIsExemptIsNotSlowed(t *testing.T) {
 	})
 }
 
-// halfOpen implements credentials whose handshakes finish when a byte arrives or the connection is closed.
+// halfOpen implements credentials whose handshakes end when a byte arrives or when the connection is closed.
 type halfOpen struct {
 	credentials.TransportCredentials
 }
@@ -173,8 +173,8 @@ func (halfOpen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return raw, nil, err
 }
 
-// TestTheOldestHandshakesAreDropped checks that, if an address begins too many handshakes, the oldest ones are closed
-// and the newest one, which may be honest, continues.
+// TestTheOldestHandshakesAreDropped checks the case that an address begins too many handshakes. The oldest handshakes
+// must be closed, and the newest one, which may be honest, must continue.
 func TestTheOldestHandshakesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -192,7 +192,7 @@ func TestTheOldestHandshakesAreDropped(t *testing.T) {
 				}
 				failed <- err
 			}()
-			synctest.Wait() // makes each handshake begin before the next one
+			synctest.Wait() // each handshake must have begun before the next one begins
 		}
 		time.Sleep(many * time.Second / handshakesPerSecond)
 		synctest.Wait()
@@ -225,8 +225,8 @@ func TestTheOldestHandshakesAreDropped(t *testing.T) {
 	})
 }
 
-// TestHandshakesHaveARate checks the rate limit per address. Handshakes beyond the rate wait, and those that would wait
-// too long are refused.
+// TestHandshakesHaveARate checks the limit on the rate of handshakes from one address. Handshakes above the rate have
+// to wait, and those that would have to wait too long are refused.
 func TestHandshakesHaveARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -266,8 +266,8 @@ func TestHandshakesHaveARate(t *testing.T) {
 	})
 }
 
-// TestAddressesAreForgotten checks that an address is forgotten when its record has no effect, and that the addresses
-// beyond addressesMax share a budget.
+// TestAddressesAreForgotten checks that the record of an address is dropped when it no longer has an effect, and that
+// all addresses beyond addressesMax share one budget.
 func TestAddressesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := newAddresses()
@@ -292,8 +292,8 @@ func TestAddressesAreForgotten(t *testing.T) {
 	})
 }
 
-// TestWhoIsOneAddress checks that all connections from an IPv4 address count as one address, even if it is mapped into
-// IPv6, and so do all connections from a /64 of IPv6.
+// TestWhoIsOneAddress checks which connections count as coming from one address: those from the same IPv4 address,
+// even if it is mapped into IPv6, and those from the same /64 of IPv6.
 func TestWhoIsOneAddress(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -313,7 +313,7 @@ func TestWhoIsOneAddress(t *testing.T) {
 	}
 }
 
-// slowHealth responds to a call when it is cancelled, or immediately if the call names a service.
+// slowHealth responds to a call immediately if the call names a service, and otherwise when the call is cancelled.
 type slowHealth struct {
 	healthv1.UnimplementedHealthServer
 }
@@ -326,8 +326,8 @@ func (slowHealth) Check(ctx context.Context, r *healthv1.HealthCheckRequest) (*h
 	return &healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}, nil
 }
 
-// TestWhoCancelsManyCallsIsServed checks that a gRPC client that cancels half of its calls is never read slowly,
-// regardless of the number of calls.
+// TestWhoCancelsManyCallsIsServed checks that if a gRPC client cancels half of its calls, the server never reads
+// slowly from it, no matter how many calls the client makes.
 func TestWhoCancelsManyCallsIsServed(t *testing.T) {
 	g := New(Config{})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

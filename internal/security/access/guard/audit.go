@@ -14,46 +14,46 @@ import (
 
 // Event is one line of the audit log. It never contains data, versions or tokens.
 type Event struct {
-	Time   string `json:"time"`   // RFC 3339, UTC, with milliseconds
+	Time   string `json:"time"`   // time in RFC 3339 format, in UTC, with milliseconds
 	Server string `json:"server"` // name of the server that wrote the line
-	Kind   string `json:"kind"`   // refusal, admin, first-use or write
+	Kind   string `json:"kind"`   // one of refusal, admin, first-use and write
 	Caller string `json:"caller"`
 	Via    string `json:"via,omitempty"` // name of the gateway that forwarded the call
 	From   string `json:"from,omitempty"`
 	Method string `json:"method"`
 	Verb   string `json:"verb,omitempty"`
 	Group  string `json:"group,omitempty"`
-	Shard  string `json:"shard,omitempty"` // for the kind admin, the name of the shard that the call is about
-	// IDs are record ids, in decimal. A line about a refusal has the id of the first refused record. A line about
-	// writes has the first 100 ids.
+	Shard  string `json:"shard,omitempty"` // name of the shard that the call is about, if Kind is admin
+	// IDs are record ids in decimal. In a line about a refusal, this is the id of the first record that was refused. In
+	// a line about writes, these are the first 100 ids.
 	IDs     []string `json:"ids,omitempty"`
-	Records int      `json:"records,omitempty"` // number of writes, with the kind write; Code is their outcome
+	Records int      `json:"records,omitempty"` // number of writes, if Kind is write; Code is then their common outcome
 	Grants  []string `json:"grants,omitempty"`  // names of the grants that were used for the first time
 	Table   int64    `json:"table"`             // version of the table of grants, or 0 if the store has no table
 	Code    string   `json:"code,omitempty"`
 	Reason  string   `json:"reason,omitempty"`
 }
 
-// AuditConfig says where an audit log is written.
+// AuditConfig says where an audit log is written, and what it contains.
 type AuditConfig struct {
 	Path   string // path of a FIFO or of a file, to which lines are appended; "-": standard output
 	Server string // name of the server in the lines
-	Writes bool   // whether every write gets a line
+	Writes bool   // whether writes are logged, too
 }
 
 const (
-	// auditQueue bounds the lines that wait to be written. Further lines are dropped and counted.
+	// auditQueue limits the number of lines that wait to be written. Any further lines are dropped and counted.
 	auditQueue = 4096
-	idsShown   = 100 // ids in one line about writes
-	groupShown = 253 // maximum number of bytes of a group's name in a line; no group has a longer name
+	idsShown   = 100 // maximum number of ids in a line about writes
+	groupShown = 253 // maximum number of bytes of a group's name in a line; valid names are not longer
 )
 
-// auditPatience is how long Close waits for pending lines to be written. It is a variable because tests need a longer
-// time.
+// auditPatience limits how long Close waits until all pending lines are written. It is a variable, because tests need
+// a longer time.
 var auditPatience = 2 * time.Second
 
-// Audit writes events as lines of JSON. Reporting an event never blocks. If the reader of the log is slow, lines are
-// dropped and counted. A nil Audit accepts events and writes nothing. Safe for concurrent use.
+// Audit writes events as lines of JSON. Reporting an event never blocks. If the log's reader is too slow, lines are
+// dropped and counted. A nil Audit accepts events and writes nothing. It is safe for concurrent use.
 type Audit struct {
 	cfg     AuditConfig
 	out     io.WriteCloser
@@ -63,7 +63,7 @@ type Audit struct {
 	written prometheus.Counter
 	lost    prometheus.Counter
 
-	mu     sync.RWMutex // keeps Close from closing queue while note sends to it
+	mu     sync.RWMutex // prevents Close from closing queue while note sends to it
 	closed bool
 }
 
@@ -73,7 +73,8 @@ func OpenAudit(cfg AuditConfig) (*Audit, error) {
 	if cfg.Path != "-" {
 		flags := os.O_WRONLY | os.O_APPEND | os.O_CREATE
 		if at, err := os.Stat(cfg.Path); err == nil && at.Mode()&os.ModeNamedPipe != 0 {
-			flags = os.O_RDWR // opening a FIFO only for writing would block until it has a reader
+			// If a FIFO were opened only for writing, this call would block until somebody reads the FIFO.
+			flags = os.O_RDWR
 		}
 		file, err := os.OpenFile(cfg.Path, flags, 0o600)
 		if err != nil {
@@ -102,12 +103,12 @@ type keepOpen struct{ io.Writer }
 // Close implements io.Closer.
 func (keepOpen) Close() error { return nil }
 
-// Collectors returns the metrics of the log, for a registry.
+// Collectors returns the metrics of the log, to be registered.
 func (a *Audit) Collectors() []prometheus.Collector { return []prometheus.Collector{a.written, a.lost} }
 
 func (a *Audit) writes() bool { return a != nil && a.cfg.Writes }
 
-// note accepts an event and never blocks. It sets Time and Server.
+// note accepts an event and never blocks. It fills in Time and Server.
 func (a *Audit) note(e Event) {
 	if a == nil {
 		return
@@ -120,7 +121,7 @@ func (a *Audit) note(e Event) {
 		e.Shard = e.Shard[:groupShown]
 	}
 	line, err := json.Marshal(e)
-	if err != nil { // every event can be encoded
+	if err != nil { // this cannot happen, because every event can be encoded
 		a.lost.Inc()
 		return
 	}
@@ -148,8 +149,8 @@ func (a *Audit) write() {
 	}
 }
 
-// Close writes the waiting lines, and gives up if the reader does not accept them within 2 s. Further calls of Close
-// have no effect.
+// Close writes the pending lines. If the reader does not accept them within 2 s, Close gives up. Calling Close again
+// has no effect.
 func (a *Audit) Close() (err error) {
 	if a == nil {
 		return nil

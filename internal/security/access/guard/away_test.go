@@ -24,9 +24,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// TestAnHourWithoutEtcd checks the decisions during an hour in which etcd is unavailable and no other process can be
-// reached. Callers with a grant are still served, even with tokens that are issued during that hour. Callers whose
-// grant was removed before that hour remain excluded, and tokens stop working when they expire.
+// TestAnHourWithoutEtcd checks the decisions during an hour in which neither etcd nor any other process can be
+// reached. Callers with a grant are still served, even if their tokens are issued during that hour. Callers whose
+// grants were removed before that hour are still refused, and tokens are no longer accepted after they expire.
 func TestAnHourWithoutEtcd(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir())
 	if err != nil {

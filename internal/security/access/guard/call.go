@@ -19,23 +19,24 @@ import (
 type call struct {
 	guard  *Guard
 	caller access.Caller
-	via    string // name of the gateway that forwarded the call, or empty if none did
+	via    string // name of the gateway that forwarded the call; empty if none did
 	from   string // address of the other end of the connection
 	rule   access.Rule
 	method string
 
 	signer *access.Signer // nil if values for the caller are not signed
 
-	lasts   bool // whether Guard.open contains the call
+	lasts   bool // whether Guard.open contains this call
 	end     func(error)
 	ended   atomic.Pointer[error]
 	expires *time.Timer
 
 	mu      sync.Mutex
-	asked   []ask // requests to may that were allowed; only recorded if lasts is set
-	denied  ask   // the last refusal that the audit log got
+	asked   []ask // requests to may that were allowed; recorded only if lasts is set
+	denied  ask   // last refusal that was written to the audit log
 	refusal bool
-	wrote   access.Written // the write that is written to the audit log when the call ends, or NoVerb if there is none
+	// wrote is written to the audit log when the call ends. Its verb is NoVerb if the call writes nothing.
+	wrote access.Written
 }
 
 // ask holds the arguments of a call to the method May.
@@ -103,8 +104,8 @@ func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
 	return nil
 }
 
-// may decides whether the caller may use a verb in a group. The argument id is nil, unless the decision is about a
-// record.
+// may decides whether the caller may use a verb in a group. If the decision is about a record, id is its id.
+// Otherwise id is nil.
 func (c *call) may(verb access.Verb, group string, id *int64) error {
 	first, err := c.guard.table().Use(&c.caller, verb, group)
 	if err != nil {
@@ -125,8 +126,8 @@ func (c *call) may(verb access.Verb, group string, id *int64) error {
 	return nil
 }
 
-// inTable is like May if the store has a table of grants. Without a table it allows everything, because the method's
-// rule has already been applied.
+// inTable is like May, but if the store has no table of grants, it allows everything. Without a table, the method's
+// rule is sufficient, and it was applied before.
 func (c *call) inTable(verb access.Verb, group string) error {
 	if c.guard.table() == nil {
 		return nil
@@ -138,8 +139,8 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	if !c.guard.cfg.Audit.writes() {
 		return
 	}
-	// Writes in the same group with the same outcome share one line, because one line for each write would leave no space
-	// in the queue for other lines.
+	// Writes to the same group that have the same outcome share one line. If each write had a line of its own, they
+	// would fill the queue and displace other lines.
 	type alike struct {
 		verb  access.Verb
 		group string
@@ -167,16 +168,17 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	}
 }
 
-// refused reports a refusal to the audit log. The argument id is nil, unless the refusal is about a record. A refusal
-// that repeats the call's previous one is not reported.
+// refused writes a refusal to the audit log. If the refusal is about a record, id is its id. Otherwise id is nil. If
+// the call's previous refusal was the same, nothing is written.
 func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	code := status.Code(err)
 	if code != codes.PermissionDenied && code != codes.Unauthenticated {
-		return // there was no decision, for example because the table of grants is not known yet
+		return // nothing was decided, for example because the table of grants is not known yet
 	}
 	c.guard.counts.refused.WithLabelValues(code.String()).Inc()
 	c.mu.Lock()
-	again := c.refusal && c.denied == ask{verb, group} // a batch checks one permission for each record
+	// A batch checks the permission for each of its records, so the same refusal may occur many times.
+	again := c.refusal && c.denied == ask{verb, group}
 	c.refusal, c.denied = true, ask{verb, group}
 	c.mu.Unlock()
 	if again {
@@ -199,8 +201,8 @@ func (c *call) note(e Event) {
 	c.guard.cfg.Audit.note(e)
 }
 
-// finished writes the outcome of a write or an administrative call to the audit log. It leaves out calls that processes
-// of the store make all the time.
+// finished writes the outcome of a write or an administrative call to the audit log. It leaves out calls that the
+// store's processes make all the time.
 func (c *call) finished(group, shard string, err error) {
 	c.mu.Lock()
 	wrote := c.wrote
@@ -216,9 +218,9 @@ func (c *call) finished(group, shard string, err error) {
 	}
 }
 
-// last marks the call as lasting. Until the function over is called, the guard checks the call's permissions again
-// after each change of the table. If a check refuses the call, or if the caller's token expires, the guard calls end
-// with the error, and end must abort the call.
+// last marks the call as one that may last for long. Until the returned function over is called, the guard checks the
+// call's permissions again whenever the table changes. If a permission no longer exists, or if the caller's token
+// expires, the guard calls the function end with the error. That function must abort the call.
 func (c *call) last(end func(error)) (over func()) {
 	c.end, c.lasts = end, true
 	g := c.guard
@@ -241,7 +243,8 @@ func (c *call) last(end func(error)) (over func()) {
 	}
 }
 
-// again repeats the decisions with the current table, and aborts the call if one of them is now a refusal.
+// again makes the call's decisions again with the current table. If one of them is now a refusal, again aborts the
+// call.
 func (c *call) again() {
 	table := c.guard.table()
 	err := table.Admit(&c.caller, c.method)
@@ -268,7 +271,7 @@ func (c *call) revoke(err error) {
 	}
 }
 
-// revoked returns the error that aborted the call, or nil if no check has aborted it.
+// revoked returns the error with which the call was aborted, or nil if the call was not aborted.
 func (c *call) revoked() error {
 	if err := c.ended.Load(); err != nil {
 		return *err

@@ -1,5 +1,5 @@
 // Package guard applies the decisions of package access to each call of a gRPC server. It identifies the caller,
-// follows the table of grants, and checks open streams again when the table changes. See
+// follows the table of grants, and checks open streams again whenever the table changes. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package guard
 
@@ -26,33 +26,33 @@ import (
 
 // Config configures a Guard. Store, Who, Follow and Key are required.
 type Config struct {
-	// Store is the store to which callers must belong.
+	// Store is the store to which the certificates of callers must belong.
 	Store identity.Store
-	// Who returns the identity in the certificate of the call's connection.
+	// Who returns the identity from the certificate with which the caller connected.
 	Who func(ctx context.Context) (identity.Identity, bool)
-	// Open reports whether a call arrived over plaintext, as the certs.Mode of the process allows. The caller cannot be
-	// identified, so the Call in the context is access.Everybody. If Open is nil, no connection is plaintext.
+	// Open reports whether a call arrived over plaintext, which the process's certs.Mode may allow. The caller then
+	// cannot be identified, and the call's context carries access.Everybody. If Open is nil, no call is plaintext.
 	Open func(ctx context.Context) bool
-	// Follow passes the current table of grants to the function take, and the new table after each change, until ctx is
-	// done. A nil slice means that there is no table.
+	// Follow calls the function take with the current table of grants, and again after each change, until ctx is done. A
+	// nil slice means that there is no table.
 	Follow func(ctx context.Context, take func(table []byte))
-	// Required reports whether callers must wait while the store has no table. Without a table, the store is open to all
-	// its callers if Required returns false or is nil.
+	// Required reports whether callers who need grants must wait until the store has a table. If Required is nil or
+	// returns false, a store without a table is open to all its callers.
 	Required func() bool
-	// Key returns the store's signing key, and creates the key if there is none.
+	// Key returns the store's signing key. If there is none, it creates one.
 	Key func(ctx context.Context) ([]byte, error)
-	// Forwarded means that the store's gateways name the original caller in a header. A call from a gateway without
-	// such a header is refused.
+	// Forwarded means that the store's gateways name the original caller in a header. A call from a gateway that lacks
+	// this header is refused.
 	Forwarded bool
-	// Audit receives refusals and completed operations. If Audit is nil, there is no audit log.
+	// Audit receives refusals and completed operations. If it is nil, there is no audit log.
 	Audit *Audit
-	// Logger receives log lines. If it is nil, nothing is logged.
+	// Logger receives the guard's log messages. If it is nil, they are discarded.
 	Logger *slog.Logger
 	// Now returns the time. The default is the system's clock.
 	Now func() time.Time
 }
 
-// Guard decides about the calls of one server. Safe for concurrent use. The owner must call Close.
+// Guard decides about the calls of one server. It is safe for concurrent use. Its owner must call Close.
 type Guard struct {
 	cfg     Config
 	stop    context.CancelFunc
@@ -62,18 +62,18 @@ type Guard struct {
 	signer  atomic.Pointer[access.Signer]
 	sealed  chan struct{} // closed when signer is set
 
-	forwarded access.CallerCache // the callers that gateways have named
+	forwarded access.CallerCache // callers that were named by gateways
 	counts    counts
 
 	mu      sync.Mutex
 	open    map[*call]struct{} // lasting calls
-	unknown map[string]int64   // number of tokens whose key was not in the table, by issuer
+	unknown map[string]int64   // number of tokens with a key that was not in the table, by issuer
 }
 
 // decided is the table of grants in use.
 type decided struct {
 	table *access.Compiled // nil if the store has no table
-	text  []byte           // the JSON from which table was compiled
+	text  []byte           // JSON from which the table was compiled
 }
 
 // New returns a Guard, which follows the table of grants until Close is called.
@@ -102,8 +102,8 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// These are the intervals at which the signing key is read. The interval is keyRetry until the key is known, and
-// keyAgain after that, because a rebuilt etcd has a new key.
+// The signing key is read again and again. The interval is keyRetry until the key is known, and keyAgain afterwards.
+// The key has to be read even then, because it changes if etcd is rebuilt.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute
@@ -140,7 +140,7 @@ func (g *Guard) readKey(ctx context.Context) (*access.Signer, error) {
 	return access.NewSigner(key)
 }
 
-// waitKey waits until the signing key is known, and returns the signer with this key.
+// waitKey waits until the signing key is known, and then returns a signer that uses it.
 func (g *Guard) waitKey(ctx context.Context) (*access.Signer, error) {
 	if s := g.signer.Load(); s != nil {
 		return s, nil
@@ -152,22 +152,22 @@ func (g *Guard) waitKey(ctx context.Context) (*access.Signer, error) {
 		"the key of the store's cursors is not known here yet: etcd does not answer")
 }
 
-// Close stops following the table of grants. The last table remains in use. Further calls of Close have no effect.
+// Close stops following the table of grants. The last table remains in use. Calling Close again has no effect.
 func (g *Guard) Close() {
 	g.stop()
 	<-g.done
 }
 
-// Collectors returns the collectors of the Guard's metrics, for a registry.
+// Collectors returns the metrics of the Guard, to be registered.
 func (g *Guard) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{g.counts.errors, g.counts.refused, g.counts.version, g.counts.streams}
 }
 
-// Version returns the version of the table in use. It returns 0 if no table is known yet, or if the store has no table.
+// Version returns the version of the table in use, or 0 if the table is not known yet or the store has none.
 func (g *Guard) Version() int64 { return g.table().Version() }
 
-// UnknownKeys returns, for each issuer, the number of tokens whose key was not in the table. It includes the issuers of
-// earlier tables.
+// UnknownKeys returns the number of tokens whose key was not in the table, by issuer. It still includes issuers that
+// the current table no longer has.
 func (g *Guard) UnknownKeys() map[string]int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -185,7 +185,7 @@ func (g *Guard) noteUnknown(err error) {
 	g.unknown[unknown.Issuer]++
 }
 
-// table returns the table in use. It returns nil if no table is known yet, or if the store has no table.
+// table returns the table in use, or nil if the table is not known yet or the store has none.
 func (g *Guard) table() *access.Compiled {
 	if now := g.current.Load(); now != nil {
 		return now.table
@@ -193,11 +193,13 @@ func (g *Guard) table() *access.Compiled {
 	return nil
 }
 
-// take installs a table from etcd. If the table cannot be used or no longer exists, the last table remains in use, so
-// that a mistake does not open a store to everybody.
+// take starts to use a table from etcd. If the new table is invalid, or if the table was deleted, the last table
+// remains in use. Thus a mistake does not open the store to everybody.
 func (g *Guard) take(text []byte) {
 	if now := g.current.Load(); now != nil && text != nil && bytes.Equal(text, now.text) {
-		return // the table is in use already, and must not report the first uses of its grants again
+		// This table is already in use. It is not installed again, because first uses of its grants would then be reported
+		// again.
+		return
 	}
 	last := g.table()
 	next := &decided{text: text}
@@ -228,7 +230,7 @@ func (g *Guard) take(text []byte) {
 	g.look()
 }
 
-// look repeats the decisions about all calls that Guard.open contains.
+// look makes the decisions about all calls in Guard.open again.
 func (g *Guard) look() {
 	g.mu.Lock()
 	open := slices.Collect(maps.Keys(g.open))
@@ -238,11 +240,11 @@ func (g *Guard) look() {
 	}
 }
 
-// tablePatience is how long a call waits for the first table. It is a variable because tests need a longer time.
+// tablePatience limits how long a call waits for the first table. It is a variable, because tests need a longer time.
 var tablePatience = 5 * time.Second
 
-// await waits until a channel is closed, for at most tablePatience. It returns false if tablePatience elapses or ctx is
-// done before the channel is closed.
+// await waits until a channel is closed. It returns false if that has not happened when tablePatience has elapsed or
+// ctx is done.
 func await(ctx context.Context, closed <-chan struct{}) bool {
 	ctx, cancel := context.WithTimeout(ctx, tablePatience)
 	defer cancel()
@@ -254,8 +256,8 @@ func await(ctx context.Context, closed <-chan struct{}) bool {
 	}
 }
 
-// wait returns the table in use, and waits until it is known. If the argument waits is false, wait returns errUndecided
-// immediately if the table is not known yet.
+// wait returns the table in use. If the table is not known yet, it waits for the table, unless the argument waits is
+// false. In that case it returns errUndecided immediately.
 func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) {
 	if g.current.Load() == nil {
 		if !waits {
@@ -272,7 +274,7 @@ func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) 
 	return table, nil
 }
 
-// These errors are returned to callers about whose calls the guard cannot decide yet.
+// These errors are returned to callers while the guard cannot decide about their calls yet.
 var (
 	errNotKnown = status.Error(codes.Unavailable,
 		"the grants of the store are not known here yet: etcd does not answer, or holds a table that cannot be used")
@@ -280,30 +282,29 @@ var (
 		"the operator writes it, or sheaf auth table set does")
 )
 
-// errUndecided means that a decision needs the table, which is not known yet, and that the deciding function must not
-// wait.
+// errUndecided means that the table is needed but not known yet, and that the decision must not wait for it.
 var errUndecided = errors.New("the table of grants is not known yet")
 
 // These are the headers of calls.
 const (
 	tokenHeader = "authorization"
-	// callerHeader is the header in which a gateway names the original caller to a shard.
+	// callerHeader is the header in which a gateway tells a shard who the original caller is.
 	callerHeader = "sheaf-caller"
-	// unnamedHeader replaces callerHeader if the gateway has no caller to name. Its value is "process" if a process of the
-	// store called the gateway, and "everybody" if the call came over plaintext. A call has neither header if the gateway
-	// failed to pass its caller on.
+	// unnamedHeader is used instead of callerHeader if the gateway has no caller to name. Its value is "process" if the
+	// gateway was called by a process of the store, and "everybody" if it was called over plaintext. If a call has
+	// neither of the headers, the gateway has forgotten to pass its caller on.
 	unnamedHeader    = "sheaf-unnamed"
 	unnamedProcess   = "process"
 	unnamedEverybody = "everybody"
 )
 
-// enter identifies the caller, and decides what can be decided before the request is read. enter returns a nil call if
-// no decision was needed, because anyone may make the call or because the connection is plaintext.
+// enter identifies the caller, and makes the part of the decision that does not depend on the request. It returns a
+// nil call if nothing had to be decided, because anyone may make the call or because the connection is plaintext.
 //
-// enter runs twice for each call. In the first run, waits is false and only the headers have arrived, so that a caller
-// without permission uses no memory for a message. In the second run, waits is true and the message has arrived. The
-// second run decides again, because the table may have changed meanwhile, but takes the identity of the caller from the
-// first run.
+// enter runs twice for each call. The first time, waits is false, and only the headers have arrived. If the caller is
+// refused at this point, its message takes up no memory. The second time, waits is true, and the message has arrived.
+// The identity of the caller is taken from the first run, but the decision is made again, because the table may have
+// changed in the meantime.
 func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, error) {
 	rule := access.RuleOf(method)
 	if rule.For == access.Anyone || rule.For != access.Nobody && g.cfg.Open != nil && g.cfg.Open(ctx) {
@@ -337,7 +338,8 @@ func (g *Guard) enter(ctx context.Context, method string, waits bool) (*call, er
 	return c, nil
 }
 
-// enteredKey is the context key under which Guard.headers stores its call object for the second run of enter.
+// enteredKey is the context key under which Guard.headers stores its call object, so that the second run of enter
+// finds it.
 type enteredKey struct{}
 
 // identify stores the identity of the caller in c.
@@ -360,7 +362,7 @@ func (g *Guard) identify(ctx context.Context, c *call, waits bool) error {
 	}
 	c.caller = caller
 	if !g.cfg.Forwarded || id.Role != identity.Gateway {
-		return nil // only a gateway may name another caller, so the header of any other process is ignored
+		return nil // Only gateways may name another caller. If any other process sends the header, it is ignored.
 	}
 	told := metadata.ValueFromIncomingContext(ctx, callerHeader)
 	unnamed := metadata.ValueFromIncomingContext(ctx, unnamedHeader)
@@ -372,14 +374,14 @@ func (g *Guard) identify(ctx context.Context, c *call, waits bool) error {
 		c.caller, err = g.named(told[0])
 		return err
 	case len(unnamed) == 1 && (unnamed[0] == unnamedProcess || unnamed[0] == unnamedEverybody):
-		return nil // the call counts as the gateway's own
+		return nil // the call counts as the gateway's own call
 	}
 	c.caller = access.Caller{}
 	return status.Errorf(codes.Unauthenticated, "a gateway does not say in the header %s or %s for whom it calls: "+
 		"if it is of an older version, upgrade gateways before shards", callerHeader, unnamedHeader)
 }
 
-// byToken identifies the caller by a token, and stores the identity in c.
+// byToken verifies the caller's token, and stores the identity of the caller in c.
 func (g *Guard) byToken(ctx context.Context, c *call, header string, waits bool) error {
 	table, err := g.wait(ctx, waits)
 	if err != nil {
@@ -396,7 +398,7 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string, waits bool)
 	return nil
 }
 
-// named returns the caller that a gateway named in a header.
+// named returns the caller that a gateway has named in a header.
 func (g *Guard) named(text string) (access.Caller, error) {
 	if c, ok := g.forwarded.Get(text); ok {
 		return c, nil

@@ -35,13 +35,13 @@ import (
 var store = identity.Store{Domain: "cluster.local", Namespace: "quotes",
 	UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
 
-// served is a gRPC server behind a Guard. A header instead of a certificate names the caller.
+// served is a gRPC server with a Guard. In place of a certificate, a header identifies the caller.
 type served struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
 	*Guard
 	take chan []byte
-	// required is whether callers must wait while there is no table.
+	// required says whether callers who need grants must wait while there is no table.
 	required atomic.Bool
 	access   recordv1.AccessServiceClient
 	record   recordv1.RecordServiceClient
@@ -146,7 +146,7 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 	return s
 }
 
-// listen starts a server with the given options, and returns a connection to it.
+// listen starts a server with the given options, and returns a client connection to it.
 func (s *served) listen(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	server := grpc.NewServer(options...)
@@ -174,7 +174,7 @@ func as(t *testing.T, who string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "who", who)
 }
 
-// get reads a record from a group, and returns the response's status code.
+// get reads a record from a group, and returns the status code of the response.
 func (s *served) get(t *testing.T, who, group string) codes.Code {
 	t.Helper()
 	_, err := s.record.Get(as(t, who), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group}})
@@ -186,10 +186,12 @@ const tableOf = `{"version":1,"grants":[
  {"name":"ops","subjects":[{"kind":"Certificate","name":"ops"}],
   "verbs":["admin-read","admin-write"],"groups":{"all":true}}]}`
 
-// give passes a table to the Guard, and waits until the Guard has taken it.
+// give passes a table to the Guard, and waits until the Guard uses it.
 func (s *served) give(text []byte) {
 	s.take <- text
-	s.take <- text // the channel has no buffer, so the first table is in use when the second one is received
+	// The Guard receives the second table only after it has begun to use the first one, because the channel has no
+	// buffer.
+	s.take <- text
 }
 
 func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
@@ -210,8 +212,8 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	}
 }
 
-// TestOnlyPlaintextIsEverybody checks that the context of a call over plaintext carries access.Everybody, and that a
-// call that reaches a handler without a Call may do nothing.
+// TestOnlyPlaintextIsEverybody checks that a plaintext call gets access.Everybody in its context, and that a call
+// without any Call in its context may do nothing.
 func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	plain := serveWith(t, nil, func(cfg *Config) {
 		cfg.Open = func(ctx context.Context) bool {
@@ -240,8 +242,8 @@ func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatNamesNobodyIsRefused checks that a call from a gateway is refused if it lacks the header that names
-// the caller. Such a call must not count as the gateway's own.
+// TestAGatewayThatNamesNobodyIsRefused checks that a call from a gateway is refused if it has no header that names
+// the caller. It must not be mistaken for a call of the gateway itself.
 func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	s := serveWith(t, nil, func(cfg *Config) { cfg.Forwarded = true })
 	s.give([]byte(tableOf))
@@ -269,7 +271,7 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 		&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a caller that says it is a process: %v", err)
 	}
-	// Each call in the context makes a gateway send different headers.
+	// For each kind of call in its context, a gateway sends different headers.
 	process, err := access.ParseCaller("operator")
 	if err != nil {
 		t.Fatal(err)
@@ -299,8 +301,9 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	}
 }
 
-// TestACallIsRefusedByItsHeaders checks that the server refuses a call as soon as its headers have arrived. In this
-// test, the request message never arrives. If the server waited for the message, it would have to hold it in memory.
+// TestACallIsRefusedByItsHeaders checks that the server refuses a call as soon as the call's headers have arrived. In
+// this test the message never arrives. If the server waited for messages before it refused calls, it would have to
+// keep those messages in memory.
 func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	s := serve(t, nil)
 	s.give([]byte(tableOf))
@@ -309,7 +312,8 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return stream.RecvMsg(&recordv1.GetResponse{}) // this receives the refusal, although no message was sent
+		// The client gets the refusal, although it has not sent a message.
+		return stream.RecvMsg(&recordv1.GetResponse{})
 	}
 	const get, list = recordv1.RecordService_Get_FullMethodName, recordv1.AdminService_ListShards_FullMethodName
 	minute, over := context.WithTimeout(t.Context(), time.Minute)
@@ -330,12 +334,13 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 	}
-	// gRPC itself would respond to a call of an unknown method, but it keeps the headers until the response is written.
+	// gRPC itself would also reject a call of an unknown method, but it would keep the headers until its response is
+	// written.
 	if err := begin(minute, "/sheaf.record.v1.RecordService/Nothing"); !errors.Is(err, errNoMethod) {
 		t.Errorf("a method that nobody may call: %v", err)
 	}
-	// A call of a permitted caller waits for its message. The permission is decided again when the message has
-	// arrived.
+	// If the caller is permitted, the call waits for its message. When the message has arrived, the decision is made
+	// again.
 	ctx, cancel := context.WithTimeout(as(t, "client/c"), 100*time.Millisecond)
 	defer cancel()
 	if err := begin(ctx, get); status.Code(err) != codes.DeadlineExceeded {
@@ -347,7 +352,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-entered // waits for the first decision, which uses a table that permits the call
+	<-entered // waits for the first decision, which is made with a table that permits the call
 	s.give([]byte(strings.Replace(tableOf, `"name":"c"`, `"name":"another"`, 1)))
 	if err := stream.SendMsg(&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); err != nil {
 		t.Fatal(err)
@@ -360,7 +365,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	}
 }
 
-// headersRead receives a value whenever the headers of a call have been decided.
+// headersRead receives a value each time that the decision about a call's headers has been made.
 type headersRead chan struct{}
 
 func (headersRead) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
@@ -375,8 +380,8 @@ func (headersRead) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Co
 
 func (headersRead) HandleConn(context.Context, stats.ConnStats) {}
 
-// TestAStoreThatIsToHaveATableIsClosedWithoutOne checks that a store that requires a table, but has none, admits only
-// its processes and administrators.
+// TestAStoreThatIsToHaveATableIsClosedWithoutOne checks a store that requires a table but has none. It must admit
+// only its own processes and administrators.
 func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
 	s := serve(t, nil)
 	s.required.Store(true)
@@ -404,7 +409,8 @@ func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
 	}
 }
 
-// TestTheLastGoodTableStaysInUse checks that a table that is invalid or was deleted does not open the store.
+// TestTheLastGoodTableStaysInUse checks that the store does not become open to everybody when its table is deleted or
+// replaced by an invalid one.
 func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	s := serve(t, nil)
 	s.give([]byte(tableOf))
@@ -437,8 +443,8 @@ func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	}
 }
 
-// TestCallersWaitForTheFirstTable checks that callers who need grants are not admitted until the first table is known,
-// and that the store's own processes are admitted meanwhile.
+// TestCallersWaitForTheFirstTable checks that callers who need grants are not admitted before the first table is
+// known, and that the store's own processes are.
 func TestCallersWaitForTheFirstTable(t *testing.T) {
 	s := serve(t, nil)
 	if got := s.get(t, "gateway", "a"); got != codes.OK {
@@ -462,7 +468,7 @@ func TestCallersWaitForTheFirstTable(t *testing.T) {
 	}
 }
 
-// read reads n events from an audit log, and waits for them if needed.
+// read reads n events from an audit log. If necessary, it waits for them.
 func read(t *testing.T, from io.Reader, n int) (events []Event) {
 	t.Helper()
 	lines := bufio.NewScanner(from)
@@ -489,9 +495,9 @@ func TestWhatTheAuditLogRecords(t *testing.T) {
 			Data: []byte("secret")})
 	}
 	s.get(t, "client/c", "a")
-	s.get(t, "client/c", "a") // this is not a first use
-	s.give([]byte(tableOf))   // the same table again
-	s.get(t, "client/c", "a") // this is not a first use, either
+	s.get(t, "client/c", "a") // no longer the first use of this grant, so nothing is logged
+	s.give([]byte(tableOf))   // installing the same table again must not reset the first uses
+	s.get(t, "client/c", "a") // still not a first use
 	s.get(t, "client/c", "b")
 	put("client/c", "a")
 	put("client/c", "b")
@@ -500,7 +506,7 @@ func TestWhatTheAuditLogRecords(t *testing.T) {
 	_, _ = s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer se.cr.et"),
 		&recordv1.GetRequest{})
 	_, _ = s.admin.AcceptLoss(as(t, "client/ops"), &recordv1.AcceptLossRequest{Group: "a"})
-	// This call gets no line, because processes make it all the time.
+	// This call is not logged, because the store's processes make such calls all the time.
 	_, _ = s.admin.ListShards(as(t, "gateway"), &recordv1.ListShardsRequest{})
 	_, _ = s.admin.ListShards(as(t, "admin/ada"), &recordv1.ListShardsRequest{})
 	if err := audit.Close(); err != nil {
@@ -544,8 +550,8 @@ func TestWhatTheAuditLogRecords(t *testing.T) {
 	}
 }
 
-// TestAnAuditLogThatNobodyReadsStopsNothing checks that a FIFO without a reader blocks no call. Lines are dropped, and
-// the dropped lines are counted.
+// TestAnAuditLogThatNobodyReadsStopsNothing checks that no call blocks if the log is a FIFO that nobody reads. Lines
+// are dropped and counted instead.
 func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -580,15 +586,16 @@ func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	if err := audit.Close(); err != nil {
 		t.Error(err)
 	}
-	<-audit.done // lines that still wait then count as lost
+	// When the writer has ended, the lines that were still waiting have been counted as lost.
+	<-audit.done
 	before := testutil.ToFloat64(audit.lost)
-	s.get(t, "client/c", "b") // Close has ended the log
+	s.get(t, "client/c", "b") // the log is closed, so this refusal counts as lost
 	if testutil.ToFloat64(audit.lost) != before+1 {
 		t.Error("a line behind the end is not counted")
 	}
 }
 
-// failing is a file on a full disk.
+// failing is a writer that fails like a file on a full disk.
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, errors.New("no space") }

@@ -17,20 +17,20 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// ServerOptions returns the options that make a gRPC server check each call.
+// ServerOptions returns options for a gRPC server that make it check each call.
 func (g *Guard) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.InTapHandle(g.headers), grpc.ChainUnaryInterceptor(g.unary),
 		grpc.ChainStreamInterceptor(g.stream)}
 }
 
-// headers decides about a call when its headers have arrived, before gRPC reads any of its message. The goroutine that
-// reads the connection calls headers(), so headers() must never wait. If it cannot decide yet, the decision is made
-// when the message has arrived.
+// headers decides about a call when its headers have arrived, before gRPC reads any part of its message. It runs on
+// the goroutine that reads the connection, and therefore must never wait. If it cannot decide yet, the decision is
+// made after the message has arrived.
 func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, error) {
 	calls := ratelimit.CallsOf(ctx)
 	calls.Headers(info.Header)
 	switch access.RuleOf(info.FullMethodName).For {
-	// gRPC itself would respond with the same code, but it keeps the headers until its response is written.
+	// gRPC itself would respond with the same code, but it would keep the headers until its response is written.
 	case access.Nobody:
 		calls.Refuse()
 		return ctx, errNoMethod
@@ -52,7 +52,7 @@ func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, e
 	return context.WithValue(ctx, enteredKey{}, c), nil
 }
 
-// errNoMethod is the error for a call of an unknown method.
+// errNoMethod is the error for a call of a method that does not exist.
 var errNoMethod = status.Error(codes.Unimplemented,
 	"this process serves no such method: the caller may be of a newer version, or may want another process of the store")
 
@@ -82,8 +82,9 @@ func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	return out, err
 }
 
-// undecided returns the context for an RPC that needs no decision. On a plaintext connection, the context carries
-// access.Everybody. Otherwise it carries no access.Call, so that each check of a permission in the handler fails.
+// undecided returns the context for a call about which nothing has to be decided. If the connection is plaintext, the
+// context carries access.Everybody. Otherwise it carries no access.Call, so that any check of a permission in the
+// handler fails.
 func (g *Guard) undecided(ctx context.Context) context.Context {
 	if g.cfg.Open != nil && g.cfg.Open(ctx) {
 		return access.WithCall(ctx, access.Everybody)
@@ -91,8 +92,8 @@ func (g *Guard) undecided(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Plaintext returns the options of a gRPC server without a Guard, all of whose connections are plaintext. The context
-// of each call carries access.Everybody.
+// Plaintext returns options for a gRPC server that has no Guard and uses only plaintext. The context of each call
+// carries access.Everybody.
 func Plaintext() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
@@ -139,8 +140,8 @@ func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamSe
 	return err
 }
 
-// await runs a handler until it ends or the call is revoked. A handler that is waiting for its caller when the call is
-// revoked continues to run until gRPC ends the stream, which happens as soon as await returns.
+// await runs a handler until it returns or the call is revoked. If the handler is waiting for its caller when the
+// call is revoked, it continues until gRPC ends the stream, which happens as soon as await has returned.
 func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error {
 	revoked := make(chan struct{})
 	over := c.last(func(error) { close(revoked) })
@@ -164,8 +165,8 @@ type guarded struct {
 
 func (s *guarded) Context() context.Context { return s.ctx }
 
-// DialOptions returns the options for a gateway's connections to shards. With them, each outgoing call names the caller
-// recorded in the access.Call of its context.
+// DialOptions returns the options with which a gateway connects to shards. They make each outgoing call name its
+// original caller, who is taken from the access.Call in the context.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
@@ -184,7 +185,7 @@ func forward(ctx context.Context) context.Context {
 	call := access.CallOf(ctx)
 	switch {
 	case call == nil:
-		return ctx // shards then allow only calls that anyone may make, such as health checks
+		return ctx // without a header, shards allow only calls that anyone may make, such as health checks
 	case call == access.Everybody:
 		return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedEverybody)
 	case call.Caller().IsProcess():
@@ -193,21 +194,21 @@ func forward(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, callerHeader, call.Caller().String())
 }
 
-// AsProcess returns a context for calls to shards from a command that uses a gateway's certificate and does not act on
-// behalf of another caller. Shards refuse a call with this certificate that does not say for whom the gateway calls.
-// With other certificates, the context has no effect.
+// AsProcess returns a context for calls from a command to shards. The command uses a gateway's certificate, but does
+// not act on behalf of another caller. Without this context, shards would refuse the call, because a gateway has to
+// say for whom it calls. With any other certificate, the context has no effect.
 func AsProcess(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, unnamedHeader, unnamedProcess)
 }
 
-// Credentials returns server credentials that use one of its arguments for each handshake. While the table of grants
-// has token issuers, they use open, which accepts all callers. Otherwise they use certified, which accepts only callers
-// with a certificate.
+// Credentials returns server credentials that choose between its two arguments for each handshake. If the table of
+// grants has token issuers, they use open, which also accepts callers without a certificate. Otherwise they use
+// certified, which accepts only callers that present one.
 func (g *Guard) Credentials(certified, open credentials.TransportCredentials) credentials.TransportCredentials {
 	return &chosen{TransportCredentials: certified, open: open, guard: g}
 }
 
-// chosen selects the credentials of each handshake.
+// chosen chooses the credentials for each handshake.
 type chosen struct {
 	credentials.TransportCredentials
 	open  credentials.TransportCredentials
@@ -215,7 +216,7 @@ type chosen struct {
 }
 
 func (c *chosen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if c.guard.table().HasIssuers() { // callers can identify themselves by a token, so they need no certificate
+	if c.guard.table().HasIssuers() { // Callers need no certificate, because they can identify themselves by a token
 		return c.open.ServerHandshake(raw)
 	}
 	return c.TransportCredentials.ServerHandshake(raw)
