@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// newReplicas creates the shard's set of replicas.
+// newReplicas creates the set of the shard's replicas.
 func (s *Shard) newReplicas() *replicas.Set {
 	return replicas.New(replicas.Options{
 		Shard: s.cfg.Name, Volume: func() uuid.UUID { return s.volume.Superblock().Volume },
@@ -75,7 +75,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 	state, dir := g.State(), s.volume.GroupDir(g.UUID)
 	joining := state.Phase == member.Joining
 	if joining {
-		// A replica that is still joining has no complete copy, so its files need not be kept.
+		// A replica that is still joining does not have a complete copy, so its files are not needed any more.
 		if err := trash.RemoveAll(s.cfg.FS, dir); err != nil {
 			return fmt.Errorf("removing what it gathered: %w", err)
 		}
@@ -83,7 +83,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 		return err
 	}
 	s.replicas.Remove(g)
-	g.AskLook() // makes the Steerer forget the group
+	g.AskLook() // this makes the Steerer forget the group
 	s.logger.Info("a replica has left its group", "group", g.Name, "raft_id", state.RaftID, "joining", joining)
 	return nil
 }
@@ -103,8 +103,8 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// MakeFolder implements follow.Actions. If the folder exists already, it belongs to a replica that has left the group,
-// or never was a member on this shard, so MakeFolder moves the folder to the trash.
+// MakeFolder implements follow.Actions. If the folder already exists, its replica has left the group, or was never a
+// member on this shard. MakeFolder then moves the folder to the trash.
 func (h actions) MakeFolder(state placement.Group) error {
 	s := h.s
 	dir, raftID := s.volume.GroupDir(state.UUID), s.replicas.Here(state)[0].RaftID

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// historyOf returns the indexes of those given data that the log of a replica still contains.
+// historyOf returns which elements of all are still in the log of a replica, by their indexes.
 func historyOf(t *bubble, f *fixture, name string, all [][]byte) (there []int) {
 	t.Helper()
 	log := f.shard.replicas.Routes().ByName[name].Served().Log()
@@ -30,9 +30,9 @@ func historyOf(t *bubble, f *fixture, name string, all [][]byte) (there []int) {
 	return there
 }
 
-// TestEveryMemberHoldsWhatIsNotArchived checks that compaction keeps entries that are not archived yet, at the leader
-// and at the other members, even after a failover. If compaction drops such entries in spite of the hold, the history
-// floor rises.
+// TestEveryMemberHoldsWhatIsNotArchived checks that compaction keeps entries that are not archived yet, on the leader
+// and on the other members, even after a failover. If compaction nevertheless drops such entries, the history floor
+// must rise.
 func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -41,7 +41,7 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 		a, w := newArchiver(c), &writer{cluster: c}
 		var versions [][]byte
 		put := func() {
-			w.next = w.next + 10 - w.next%10 - 1 // chooses the same record each time
+			w.next = w.next + 10 - w.next%10 - 1 // with this, every put writes record 0
 			w.puts(1, 2000)
 			versions = append(versions, w.acks[len(w.acks)-1].data)
 		}
@@ -60,10 +60,10 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 		for range 3 {
 			a.round()
 		}
-		put() // versions 1 to 3 are not archived at first
+		put() // at first, versions 1 to 3 are not archived
 		put()
 		put()
-		time.Sleep(time.Minute) // in this time, the members learn of the hold
+		time.Sleep(time.Minute) // gives the members time to learn from which index on they must keep entries
 		compact()
 		for _, name := range abc {
 			if got := historyOf(t, c.shards[name], "0", versions); !slices.Equal(got, []int{0, 1, 2, 3}) {
@@ -88,9 +88,8 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 		if a.round(); !g.floored || g.floor > mark {
 			t.Errorf("nothing was dropped, but the floor is %d (known: %v), and %d is archived", g.floor, g.floored, mark)
 		}
-		// All versions are archived now, so compaction may drop them. The new leader reports that to the other
-		// members.
-		time.Sleep(12 * time.Minute) // compaction also waits until versions were superseded 10 minutes ago
+		// Now all versions are archived, so compaction may drop them. The new leader informs the other members of that.
+		time.Sleep(12 * time.Minute) // compaction also waits until a version was superseded 10 minutes ago
 		compact()
 		leader := c.shards[c.leaderOf("0")]
 		for _, f := range c.shards {
@@ -99,7 +98,8 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 					got)
 			}
 		}
-		// A compaction that ignores the hold drops versions that are not archived. The floor must then rise.
+		// A compaction that ignores the hold drops versions that are not archived yet. When that happens, the floor must
+		// rise.
 		mark = g.through
 		put()
 		put()
@@ -119,8 +119,8 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 	})
 }
 
-// A new leader continues the hold of its predecessor, even if it never learned of a hold before. Without an archive,
-// there is no hold.
+// A new leader continues the hold of its predecessor, even if it did not know of the hold before. A store without an
+// archive has no holds.
 func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -149,8 +149,8 @@ func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 	})
 }
 
-// holdOf starts a shard with two groups, of which an archiver has archived nothing yet. Group 0 has much history, and
-// group 1 has little.
+// holdOf starts a shard with two groups, neither of which was archived yet. Group 0 has a long history, and group 1
+// has a short one.
 func holdOf(t *bubble, bytesMax int64) (*fixture, *askingArchiver) {
 	t.Helper()
 	two := placement.Routing{Mode: placement.Hash, Groups: 2}
@@ -171,12 +171,12 @@ func holdOf(t *bubble, bytesMax int64) (*fixture, *askingArchiver) {
 	return f, a
 }
 
-// Entries that an archiver does not read are held up to a number of bytes. Above it, the group that holds most drops
-// its history.
+// Entries are held for an archiver that does not read them, but only up to a number of bytes. Beyond that, the group
+// that holds the most drops its history.
 func TestHoldsKeepOnlySoMuch(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		f, a := holdOf(t, 0) // the default limit is 5 % of the volume
+		f, a := holdOf(t, 0) // by default, the limit is 5 % of the volume
 		kept := f.onDisk()
 		if a.round(); kept < 1_500_000 {
 			t.Errorf("%d bytes are stored, and 1.6 MB are not archived", kept)
@@ -193,7 +193,7 @@ func TestHoldsKeepOnlySoMuch(t *testing.T) {
 	})
 }
 
-// A volume that needs space drops history in spite of the hold.
+// If a volume runs out of space, it drops history in spite of the hold.
 func TestHoldsGiveWayToSpace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

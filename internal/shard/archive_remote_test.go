@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// remoteSource returns the cluster as the source of an archive. A shard that is killed and started again has another
-// address. The source finds that address in the same way as those of new shards.
+// remoteSource returns a source that makes an archive of the cluster. A shard that is killed and started again has a
+// new address, which the source finds in the same way as the address of a new shard.
 func (c *cluster) remoteSource(t *bubble) *remote.Source {
 	s := remote.New(remote.Options{
 		Store: c.registry.now().Meta.StoreUUID,
@@ -46,8 +46,8 @@ func (c *cluster) remoteSource(t *bubble) *remote.Source {
 	return s
 }
 
-// TestAStoreIsArchivedOverTheWire runs an archiver that archives a store of three shards over gRPC. The archiver
-// begins with the files of the groups, and continues after a failover.
+// TestAStoreIsArchivedOverTheWire runs an archiver that archives a store with three shards over gRPC. The archiver
+// begins with the files of each group, and continues after a failover.
 func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -79,7 +79,9 @@ func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 		defer cancel()
 		time.Sleep(time.Minute)
 		w.puts(20, 300)
-		later := data(8, 2<<20) // the archiver fetches this blob by FetchBlob, and the first blob with the files of its group
+		// The archiver gets the first blob together with the files of its group. It has to fetch this one separately, by
+		// FetchBlob.
+		later := data(8, 2<<20)
 		c.upload(8, later)
 		c.kill("a")
 		w.puts(20, 300)
@@ -116,8 +118,8 @@ func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 	})
 }
 
-// If no shard has a requested blob or group, the error is fs.ErrNotExist. If a shard cannot answer at present, the
-// error is a different one.
+// If no shard has the blob or the group that is requested, the error is fs.ErrNotExist. If a shard merely cannot
+// answer at present, the error is a different one.
 func TestARemoteSourceSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -152,14 +154,14 @@ func TestARemoteSourceSaysWhatIsMissing(t *testing.T) {
 		if news, errs := round(); len(news) != 4 || len(errs) > 0 || news[0].Through == 0 || news[0].ReadAt.IsZero() {
 			t.Errorf("the news are %+v, %v", news, errs)
 		}
-		// An iteration that ends early must leave no part of an answer for the next round.
+		// If an iteration is ended early, none of its answers may be left over for the next round.
 		for range s.Round(t.Context(), map[uuid.UUID]uint64{}) {
 			break
 		}
 		if news, errs := round(); len(news) != 4 || len(errs) > 0 || news[0].Unknown {
 			t.Errorf("after a round that ended early, the news are %+v, %v", news, errs)
 		}
-		// The shard is dead, but still registered in etcd.
+		// The shard has died, but is still registered in etcd.
 		dead := c.registry.now().Shards["a"]
 		c.kill("a")
 		c.registry.change(func(v *placement.View) { v.Shards["a"] = dead })

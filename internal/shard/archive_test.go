@@ -34,23 +34,23 @@ type askingArchiver struct {
 	groups map[uuid.UUID]*archivedGroup
 }
 
-// followed is a call of Follow to a shard, which ends when the shard restarts.
+// followed is a call of Follow. It ends when its shard restarts.
 type followed struct {
 	conn   *grpc.ClientConn
 	stream archivev1.ArchiveService_FollowClient
 }
 
-// archivedGroup is the archive of one group.
+// archivedGroup is what the archive contains of one group.
 type archivedGroup struct {
 	name    string
 	through uint64
-	entries []byte // contents of all entries, one after another
+	entries []byte // contents of all entries, in order
 	readAt  time.Time
 	floor   uint64
-	floored bool   // true: floor is known
-	gone    bool   // the last round reported the group as deleted
-	why     string // reason why the last round contained no entries of the group
-	news    int    // number of messages of the last round
+	floored bool   // whether floor is known
+	gone    bool   // whether the last round reported that the group was deleted
+	why     string // why the last round contained no entries of the group
+	news    int    // number of messages about the group in the last round
 }
 
 func newArchiver(c *cluster) *askingArchiver {
@@ -62,8 +62,8 @@ func (c *cluster) archiveHeader(shard string) *archivev1.Header {
 	return &archivev1.Header{Store: id[:], ToShard: shard}
 }
 
-// round makes a round at the given shards, or at all shards if none are given. For each group without messages in the
-// last round, it asks whether the group was deleted.
+// round makes one round, in which it reads from the given shards, or from all shards if none are given. If it gets no
+// message about a group, it asks whether that group was deleted.
 func (a *askingArchiver) round(shards ...string) {
 	in := &archivev1.FollowRequest{}
 	for id, g := range a.groups {
@@ -113,13 +113,14 @@ func (a *askingArchiver) ask(name string, in *archivev1.FollowRequest) error {
 	}
 }
 
-// take processes a message about a group. Entries must come in order, and no shard may send an entry twice.
+// take processes a message about a group. The entries must arrive in order, and no shard may send an entry twice.
 func (a *askingArchiver) take(m *archivev1.FollowResponse) {
 	a.t.Helper()
 	id := uuid.UUID(m.GetGroup())
 	g := a.groups[id]
 	if m.GetUnknown() {
-		// In these tests, no group is compacted before it is archived, so the archiver gets all of it as entries.
+		// In these tests, groups are never compacted before they are archived. The archiver therefore gets all of their
+		// data as entries.
 		if g == nil {
 			a.groups[id] = &archivedGroup{name: m.GetName(), news: 1}
 		}
@@ -149,7 +150,7 @@ func (a *askingArchiver) take(m *archivev1.FollowResponse) {
 	}
 }
 
-// of returns the archive of the newest group with a name.
+// of returns the archive of the newest group that has the name.
 func (a *askingArchiver) of(name string) *archivedGroup {
 	a.t.Helper()
 	g := a.groups[a.registry.now().Groups[name].UUID]
@@ -159,14 +160,14 @@ func (a *askingArchiver) of(name string) *archivedGroup {
 	return g
 }
 
-// acknowledged is a put and the time when it was acknowledged.
+// acknowledged is a put, with the time at which it was acknowledged.
 type acknowledged struct {
 	id   int64
 	data []byte
 	at   time.Time
 }
 
-// writer puts records whose data are all different.
+// writer puts records with data that is different each time.
 type writer struct {
 	*cluster
 	next int64
@@ -187,8 +188,9 @@ func (w *writer) puts(n, size int) {
 	}
 }
 
-// missing returns how many puts are not in the archive although they were acknowledged before the archive's time of
-// their group, and how many puts are in the archive.
+// missing compares the puts with the archive. For each group, the archive must contain all puts that were
+// acknowledged before the time up to which the group is archived. missing returns how many of these puts the archive
+// lacks, and how many puts it contains.
 func (w *writer) missing(a *askingArchiver) (missing, there int) {
 	w.t.Helper()
 	for _, one := range w.acks {
@@ -205,8 +207,8 @@ func (w *writer) missing(a *askingArchiver) (missing, there int) {
 	return missing, there
 }
 
-// The archiver misses no acknowledged write while leaders are killed and groups move, and no shard reports a group as
-// deleted.
+// While leaders are killed and groups move, the archiver must get every write that was acknowledged, and no shard may
+// report a group as deleted.
 func TestAnArchiverMissesNothingThatIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -214,7 +216,7 @@ func TestAnArchiverMissesNothingThatIsAcknowledged(t *testing.T) {
 		c.settled(abc...)
 		a, w := newArchiver(c), &writer{cluster: c}
 		w.puts(10, 100)
-		a.round() // this round shows the archiver which groups exist
+		a.round() // From this round, the archiver learns which groups exist
 		if len(a.groups) != hash4.Groups {
 			t.Fatalf("%d groups are heard of", len(a.groups))
 		}
@@ -253,7 +255,7 @@ func TestAnArchiverMissesNothingThatIsAcknowledged(t *testing.T) {
 	})
 }
 
-// namedCluster makes a cluster of groups with these names, each with its only copy on shard a.
+// namedCluster creates a cluster with groups that have the given names. Each group has a single copy, on shard a.
 func namedCluster(t *bubble, names ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(named, "a", names...), shards: map[string]*fixture{},
 		stopped: map[string]*fixture{}}
@@ -280,7 +282,7 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 		c.eventually("it has moved", func() bool {
 			return slices.Equal(c.membersOn("moves"), []string{"d"}) && len(trashOf(t, c.shards["a"])) == 1
 		})
-		c.registry.change(func(*placement.View) {}) // sends shard a a view without the group
+		c.registry.change(func(*placement.View) {}) // this sends shard a a view that lacks the group
 		time.Sleep(time.Second)
 		for range 3 {
 			if a.round("a"); moves.gone || moves.news > 0 {
@@ -292,7 +294,7 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 		}
 		c.registry.setDown(true)
 		time.Sleep(2 * lookupKeep)
-		for range 3 { // etcd does not answer during these rounds
+		for range 3 { // etcd does not respond during these rounds
 			if a.round("d"); first.gone {
 				t.Fatal("a group is said to be gone by a shard that cannot know")
 			}
@@ -303,7 +305,7 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 			a.round()
 			return first.gone
 		})
-		// Another group takes the name. It is a different group, and the first one remains deleted.
+		// Another group gets the name of a deleted one. The two are different groups, and the first one remains deleted.
 		c.registry.change(func(v *placement.View) {
 			g := placement.NewGroup(named, "g", 0)
 			v.Groups["g"], v.Deleted = g, map[string]uuid.UUID{}
@@ -323,13 +325,13 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 	})
 }
 
-// settledGroup waits until the members of a group are on exactly these shards.
+// settledGroup waits until the members of a group are on exactly the given shards.
 func (c *cluster) settledGroup(name string, shards ...string) {
 	c.t.Helper()
 	c.eventually("the group is there", func() bool { return slices.Equal(c.membersOn(name), shards) })
 }
 
-// A round leaves out a group without a majority, but not the other groups.
+// If a group has no majority, a round leaves it out. The other groups must not be affected.
 func TestAGroupWithoutItsMajorityIsLeftOut(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -345,11 +347,11 @@ func TestAGroupWithoutItsMajorityIsLeftOut(t *testing.T) {
 				c.kill(name)
 			}
 		}
-		time.Sleep(time.Second) // the leader's lease ends in this time
+		time.Sleep(time.Second) // by then, the leader's lease has expired
 		if a.round(); g.why == "" || !g.readAt.Equal(at) {
 			t.Errorf("without a majority, the round says %+v", g)
 		}
-		time.Sleep(time.Minute) // the leader steps down in this time
+		time.Sleep(time.Minute) // by then, the leader has stepped down
 		if a.round(); g.why == "" {
 			t.Errorf("without a leader, the round says %+v", g)
 		}
@@ -364,7 +366,8 @@ func TestAGroupWithoutItsMajorityIsLeftOut(t *testing.T) {
 	})
 }
 
-// unreadArchive returns a client of ArchiveService whose streams take in only a small amount of unread data.
+// unreadArchive returns a client of ArchiveService whose streams accept only a small amount of data that nobody
+// reads.
 func (f *fixture) unreadArchive() archivev1.ArchiveServiceClient {
 	f.t.Helper()
 	conn, err := connect(&f.cfg, f.shard.Addr(), grpc.WithStaticStreamWindowSize(1<<16),
@@ -376,7 +379,8 @@ func (f *fixture) unreadArchive() archivev1.ArchiveServiceClient {
 	return archivev1.NewArchiveServiceClient(conn)
 }
 
-// An archiver that stops reading disturbs neither another archiver nor writes, and its call ends.
+// If an archiver stops reading, neither another archiver nor writes may be disturbed, and the archiver's call must
+// end.
 func TestAnArchiverThatDoesNotReadHoldsOnlyItself(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -405,7 +409,7 @@ func TestAnArchiverThatDoesNotReadHoldsOnlyItself(t *testing.T) {
 			t.Errorf("beside a call that is not read, another one has %d of %d writes", there, len(w.acks))
 		}
 		w.puts(1, 100)
-		// The position of the stalled call counts while the call is open, so entries are held for both archives.
+		// As long as the stalled call is open, its position counts. Therefore entries are held for both archives.
 		if at, on := f.shard.compactor.History.Of(t.Context(), f.served(0), c.registry.now().Groups["0"]); !on || at != 0 {
 			t.Errorf("with two archivers, one of them at 0, the hold is %d, %v", at, on)
 		}
@@ -425,7 +429,7 @@ func TestAnArchiverThatDoesNotReadHoldsOnlyItself(t *testing.T) {
 	})
 }
 
-// fetchGroup begins to fetch a group, and returns the manifest of the group.
+// fetchGroup starts to fetch a group, and returns the group's manifest.
 func (f *fixture) fetchGroup(header *archivev1.Header, id uuid.UUID) (archivev1.ArchiveService_FetchGroupClient,
 	*format.Manifest, error) {
 	f.t.Helper()
@@ -434,7 +438,8 @@ func (f *fixture) fetchGroup(header *archivev1.Header, id uuid.UUID) (archivev1.
 		f.t.Fatal(err)
 	}
 	_ = stream.Send(&archivev1.FetchGroupRequest{Part: &archivev1.FetchGroupRequest_Start{
-		Start: &archivev1.FetchGroupStart{Header: header, Group: id[:]}}}) // Recv returns the error of Send
+		// If Send fails, Recv returns the error.
+		Start: &archivev1.FetchGroupStart{Header: header, Group: id[:]}}})
 	m, err := stream.Recv()
 	if err != nil {
 		return nil, nil, err
@@ -488,8 +493,8 @@ func TestAnArchiverFetchesAGroupAndItsBlobs(t *testing.T) {
 				t.Errorf("record %d is in no segment", one.id)
 			}
 		}
-		// The files are pinned while the call is open, so a caller that requests nothing for a long time loses the
-		// call.
+		// As long as the call is open, the group's files are pinned. Therefore the call is aborted if its caller requests
+		// nothing for a long time.
 		time.Sleep(2 * archive.IdleMax)
 		over := time.Now()
 		if _, err := stream.Recv(); status.Code(err) != codes.DeadlineExceeded || time.Since(over) > 0 {
@@ -541,7 +546,7 @@ func (f *fixture) fetchBlob(in *archivev1.FetchBlobRequest) (got []byte, err err
 	}
 }
 
-// blobRefOf returns the encoded reference to the only blob of a group.
+// blobRefOf returns the reference to the only blob of a group, in encoded form.
 func blobRefOf(t *bubble, f *fixture, name string) []byte {
 	t.Helper()
 	log := f.shard.replicas.Routes().ByName[name].Served().Log()

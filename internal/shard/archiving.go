@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// newArchive creates the server for archivers' calls. Archivers' fetches have limits separate from those on other
-// shards' fetches.
+// newArchive creates the server for the calls of archivers. What archivers fetch has limits of its own, apart from
+// those for other shards.
 func (s *Shard) newArchive() *archive.Server {
 	return archive.New(archive.Options{
 		Shard: s.cfg.Name, Store: s.volume.Store, Groups: forArchive{s}, Holds: s.compactor.History,
@@ -49,8 +49,8 @@ func (f forArchive) Silent() iter.Seq2[archive.Named, error] {
 	}
 }
 
-// silent returns the reason why, as far as this shard knows, no shard currently serves a group. It returns nil if the
-// group has a leader, or if another shard may serve the group.
+// silent returns the reason why no shard serves a group at present, as far as this shard knows. If the group has a
+// leader, or if another shard may be serving it, silent returns nil.
 func (f forArchive) silent(r *replicas.Routes, g *replicas.Replica) error {
 	if sv := g.Served(); sv != nil {
 		if sv.Replica().Status().LeaderID == 0 {
@@ -67,7 +67,9 @@ func (f forArchive) silent(r *replicas.Routes, g *replicas.Replica) error {
 
 func (f forArchive) Deleted(ctx context.Context, g archive.Named) bool {
 	if f.s.meta.Routing.Mode == placement.Hash || f.s.replicas.Find(g.UUID) != nil {
-		return false // Hash routing has fixed groups, and the files of a deleted group are moved away first
+		// Groups of Hash routing are never deleted. A group whose files this shard still has does not count as deleted,
+		// because the files of a deleted group are moved away first.
+		return false
 	}
 	if state, known := f.s.replicas.Routes().View.Groups[g.Name]; known && state.UUID == g.UUID {
 		return false
@@ -76,20 +78,21 @@ func (f forArchive) Deleted(ctx context.Context, g archive.Named) bool {
 	return err == nil && wasDeleted(view, g)
 }
 
-// wasDeleted reports whether a group was deleted, according to etcd. A group that is missing in etcd was not deleted,
-// because the key of a deleted group remains. An etcd that was rolled back proves nothing.
+// wasDeleted reports whether a group was deleted, according to etcd. If etcd has no key for the group, the group was
+// not deleted, because the key of a deleted group is kept. If etcd was rolled back, it proves nothing, and wasDeleted
+// returns false.
 func wasDeleted(view placement.View, g archive.Named) bool {
 	if view.Held() != "" || view.GroupUnknown(g.Name) {
 		return false
 	}
-	// Another group can take the name only after the deletion of this group. That other group may have been deleted,
+	// Another group can get this name only after this group was deleted. That other group may have been deleted since,
 	// too.
 	next, taken := view.Groups[g.Name]
 	_, deleted := view.Deleted[g.Name]
 	return taken && next.UUID != g.UUID || !taken && deleted
 }
 
-// archived implements archive.Group for a served group.
+// archived implements archive.Group for a group that the shard serves.
 type archived struct {
 	sv    *replicas.Served
 	holds *care.Holds

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// afterCut starts a shard on the disk that remains after a power cut or a kill. It returns the shard, and the replica
-// of a group that the shard finds on the disk.
+// afterCut starts a shard on the disk that is left after a power cut or a kill. It returns the shard, and the replica
+// of the group as the shard finds it on that disk.
 func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *replicas.Replica) {
 	cfg := s.cfg
 	cfg.FS = disk
@@ -34,8 +34,8 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *replicas.Repl
 	return started, started.replicas.Add(id, started.volume.Find(id))
 }
 
-// cuts runs the function do, and calls check with each disk that may remain after a cut. There is a power cut of each
-// kind before, between and after the disk operations that do performs.
+// cuts runs the function do, and calls check with each disk that may be left if do is interrupted. There is a power
+// cut of each kind before, between and after the disk operations of do.
 func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Mem)) {
 	at := func(when string) {
 		for _, kind := range vfstest.SurvivalKinds {
@@ -51,14 +51,14 @@ func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Me
 	disk.AfterOp(nil)
 }
 
-// memoryDisk returns the in-memory file system of a test's shard.
+// memoryDisk returns the in-memory file system of a shard that a test has started.
 func memoryDisk(s *Shard) *vfstest.Mem {
 	timed, _ := s.cfg.FS.(*vfs.Timed)
 	return timed.Unwrap().(*vfstest.Mem)
 }
 
-// A shard that dies while it creates the folder of a learner handles that learner when it restarts. It continues with
-// the learner, or it reports to etcd that the learner is lost and then begins the next learner.
+// A shard that dies while it creates the folder for a learner must handle this learner after a restart. Either it
+// continues with the learner, or it reports to etcd that the learner is lost and then begins the next one.
 func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)
@@ -84,7 +84,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		switch words {
 		case "join":
 		case "confess":
-			// The leader removes the lost learner, and adds a new learner in its place.
+			// The leader removes the learner that was lost, and adds a new one instead.
 			state.Members = with(placement.Member{Shard: "a", RaftID: 5, Role: placement.Learner})
 			started.replicas.Decide(view())
 			state.Members = with(learner(9))
@@ -113,8 +113,8 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// A shard that dies while it removes an unwanted learner still handles that learner when it restarts, even if etcd
-// wants a different learner by then.
+// A shard that dies while it removes a learner that is not wanted any more must still handle that learner after a
+// restart, even if etcd by then wants a different learner on this shard.
 func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)
@@ -147,7 +147,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		}
 		next := learner
 		next.RaftID = 9
-		// A folder that still belongs to the previous learner is removed first.
+		// If the folder still belongs to the previous learner, it is removed first.
 		words = does(started, started.replicas.Decide(view(with(next)...)),
 			state.UUID)
 		if !strings.HasPrefix(words, "make-folder") && (words != "trash" || g.State().Phase != member.Joining) {
@@ -162,7 +162,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// A move ends even if the target shard is killed at any disk operation while it begins its replica.
+// A move must complete even if the target shard is killed at any disk operation while it begins its replica.
 func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -181,7 +181,8 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 				faulty := vfstest.NewFaulty(vfstest.NewMem())
 				c.add("d", func(cfg *Config) { cfg.FS = faulty })
 				hit := make(chan struct{})
-				// Once an operation was hit, dead is set. The process then counts as dead, and no operation changes the disk.
+				// dead is set at the first matching operation. From then on, the process counts as dead, and every operation that
+				// would change the disk fails.
 				var dead atomic.Bool
 				first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 					if match(op) && dead.CompareAndSwap(false, true) {
@@ -204,7 +205,8 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 	})
 }
 
-// A shard that stops while its disk accepts nothing does not retry indefinitely to create a replica.
+// If the disk of a shard accepts nothing, the shard tries again and again to create a replica. When the shard is
+// stopped, it must give up.
 func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	s := lone(t)
 	faulty := vfstest.NewFaulty(s.cfg.FS)
@@ -219,7 +221,7 @@ func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 		Err: syscall.ENOSPC,
 		Before: func(vfstest.Op) {
 			if tries++; tries == most {
-				full.Remove() // without this, an endless repetition would use up the memory
+				full.Remove() // without this, an endless loop would use up all memory
 			}
 		},
 	})

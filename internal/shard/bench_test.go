@@ -19,10 +19,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// roundTime is how long each variant runs in a round.
+// roundTime is how long each variant runs in each round.
 const roundTime = 400 * time.Millisecond
 
-// rate makes calls from the given number of concurrent callers for roundTime, and returns the calls per second.
+// rate makes as many calls as possible from the given number of concurrent callers during roundTime, and returns the
+// number of calls per second.
 func rate(b *testing.B, callers int, call func(caller, n int) error) float64 {
 	var (
 		wait sync.WaitGroup
@@ -47,7 +48,7 @@ func rate(b *testing.B, callers int, call func(caller, n int) error) float64 {
 	return float64(done.Load()) / time.Since(began).Seconds()
 }
 
-// echo starts a bare grpc-go server that echoes its requests.
+// echo starts a minimal gRPC server that returns its requests.
 func echo(b *testing.B) *grpc.ClientConn {
 	handler := func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		in := &recordv1.DownloadChunk{}
@@ -67,9 +68,9 @@ func echo(b *testing.B) *grpc.ClientConn {
 	return conn
 }
 
-// rounds calls each variant once in each of 5 rounds, one variant after another, and returns the median result of each
-// variant. The order changes between rounds, because on a busy machine a variant that runs after a disk-bound one gets
-// more than its share of CPU time.
+// rounds runs the variants one after another, in each of 5 rounds, and returns each variant's median result. The
+// order of the variants changes from round to round, because on a busy machine a variant gets more CPU time than
+// usual after one that waits for the disk.
 func rounds(variants ...func() float64) []float64 {
 	rates := make([][]float64, len(variants))
 	for round := range 5 {
@@ -90,15 +91,15 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkUnary compares Get and durable Put with a bare echo of the same size. It measures them alternately, and
-// reports medians of 5 rounds.
+// BenchmarkUnary compares Get and durable Put with an echo of the same size that does nothing else. It measures them
+// in turn, and reports the medians of 5 rounds.
 func BenchmarkUnary(b *testing.B) {
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
 		f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = residency, 0 }).ready()
 		bare := echo(b)
 		for _, size := range []int{1 << 10, 10 << 10} {
 			d := make([]byte, size)
-			if rate(b, 16, func(c, n int) error { // stores the records
+			if rate(b, 16, func(c, n int) error { // stores the records that are read later
 				if id := int64(c + 16*n); id < records {
 					_, err := f.records.Put(context.Background(), &recordv1.PutRequest{Key: key(id), Data: d})
 					return err
@@ -145,8 +146,8 @@ func BenchmarkUnary(b *testing.B) {
 	}
 }
 
-// BenchmarkUnaryMemory measures the memory that one Get and one durable Put allocate, client and server together. It
-// makes one call at a time.
+// BenchmarkUnaryMemory measures how much memory a single Get and a single durable Put allocate, in the client and the
+// server together. There are no concurrent calls.
 func BenchmarkUnaryMemory(b *testing.B) {
 	f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = group.Resident, 0 }).ready()
 	for _, size := range []int{1 << 10, 10 << 10} {
@@ -175,8 +176,8 @@ func BenchmarkUnaryMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkBatch compares the records per second of BatchGet and BatchPut, with 100 records each, with the records per
-// second of unary calls, with 16 callers.
+// BenchmarkBatch compares BatchGet and BatchPut, with 100 records in each batch, with unary calls from 16 callers. It
+// reports records per second.
 func BenchmarkBatch(b *testing.B) {
 	const callers = 16
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
@@ -224,11 +225,11 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// These constants belong to BenchmarkBatch.
+// These constants are used by BenchmarkBatch.
 const (
 	records      = 10_000
-	batchRecords = 100 // number of records in a batch
-	batches      = 977 // distance between the ids of two callers
+	batchRecords = 100 // number of records in each batch
+	batches      = 977 // distance between the first ids of two callers
 )
 
 // putBatch puts the n-th batch of ids.
@@ -249,7 +250,7 @@ func putBatch(stream recordv1.RecordService_BatchPutClient, n int, data []byte) 
 	return err
 }
 
-// getBatch reads scattered ids in one batch.
+// getBatch reads ids that are far apart, in one batch.
 func getBatch(f *fixture, n int) error {
 	in := &recordv1.BatchGetRequest{}
 	for i := range batchRecords {

@@ -14,19 +14,20 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// bubble is a test, or a part of one, in the virtual time of testing/synctest. In a bubble, the function start gives
-// shards disks and connections in memory. A comment of each test outside a bubble explains why it is outside.
+// bubble is a test, or a part of a test, that runs in the virtual time of testing/synctest. In a bubble, the function
+// start gives shards in-memory disks and connections. If a test does not run in a bubble, a comment on the test
+// explains why.
 type bubble struct {
 	*testing.T
 	network *bubbletest.Net
-	folders *atomic.Int64 // number of folder names that TempDir has returned
+	folders *atomic.Int64 // number of names that TempDir has returned
 	part    bool
 
 	mu   sync.Mutex // guards the fields below
-	ends []func()   // in a part: the functions that Cleanup has registered
+	ends []func()   // functions registered with Cleanup, if this bubble is a part of a test
 }
 
-// inBubble runs a test in its own bubble.
+// inBubble runs a test in a bubble of its own.
 func inBubble(t *testing.T, test func(t *bubble)) {
 	t.Helper()
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
@@ -35,8 +36,8 @@ func inBubble(t *testing.T, test func(t *bubble)) {
 	})
 }
 
-// Run runs a part of the test in the same bubble, because a bubble cannot have subtests. Everything that the part has
-// started is stopped when the part returns.
+// Run runs a part of a test in the same bubble, because subtests are not possible in a bubble. When the part returns,
+// everything that it has started is stopped.
 func (b *bubble) Run(name string, do func(t *bubble)) {
 	b.Helper()
 	b.Logf("=== %s", name)
@@ -52,7 +53,7 @@ func (b *bubble) Run(name string, do func(t *bubble)) {
 	do(part)
 }
 
-// Cleanup registers a function to be called at the end of the part, or of the test. It is safe for concurrent use.
+// Cleanup registers a function that is called when the part or the test ends. It is safe for concurrent use.
 func (b *bubble) Cleanup(end func()) {
 	if !b.part {
 		b.T.Cleanup(end)
@@ -63,19 +64,19 @@ func (b *bubble) Cleanup(end func()) {
 	b.ends = append(b.ends, end)
 }
 
-// TempDir returns the name of a folder that exists on no disk yet.
+// TempDir returns the name of a folder that does not exist on any disk yet.
 func (b *bubble) TempDir() string {
 	return fmt.Sprintf("/volume-%d", b.folders.Add(1))
 }
 
-// moveInto configures a shard to run in memory if the test is in a bubble.
+// moveInto configures a shard to run in memory, provided that the test runs in a bubble.
 func moveInto(t testing.TB, cfg *Config) {
 	if b, ok := t.(*bubble); ok {
 		cfg.FS, cfg.Listener, cfg.Dial = vfstest.NewMem(), b.network.Listen, b.network.Dial
 	}
 }
 
-// connect creates a client of a shard with this configuration.
+// connect creates a client for a shard that has this configuration.
 func connect(cfg *Config, address string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if cfg.Dial != nil {

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// newCalls creates the server for calls to the shard.
+// newCalls creates the server for the calls that clients make to the shard.
 func (s *Shard) newCalls() *serve.Server {
 	l := &s.cfg.Limits
 	return serve.New(serve.Options{
@@ -86,7 +86,7 @@ func (f forCalls) WithSpace(ctx context.Context, try func() error) error {
 
 func (f forCalls) WasSlow(one *recordv1.SlowCall) { f.s.slow.calls.add(one) }
 
-// forAdmin implements serve.Admin for a shard. It receives only groups that forCalls returned.
+// forAdmin implements serve.Admin for a shard. It gets only groups that forCalls has returned.
 type forAdmin struct{ s *Shard }
 
 func (f forAdmin) Shard() *recordv1.Shard { return f.s.Status().GetShard() }

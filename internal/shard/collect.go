@@ -57,7 +57,7 @@ var (
 	descDamages    = desc("damages", "Places of damage known in all groups.")
 	descLeading    = desc("leading_groups", "Groups that this shard leads.")
 
-	// These are the metrics of single groups. They exist only if there are few groups.
+	// These metrics exist for each single group, but only if there are few groups.
 	descGroupRecords    = desc("group_records", "Records of the group.", "group")
 	descGroupStored     = desc("group_stored_bytes", "Bytes of the group's files.", "group")
 	descGroupSuperseded = desc("group_superseded_bytes", "Bytes of superseded entries in sealed segments.", "group")
@@ -65,12 +65,13 @@ var (
 	descGroupLeader     = desc("group_leader", "1 where this shard leads the group.", "group")
 )
 
-// groupSeriesMax is the maximum number of groups for which each group has its own series. With more groups, the five
-// series per group would outnumber all other series of the shard. Only the sums are exported then; /status still lists
-// each group.
+// groupSeriesMax is the highest number of groups for which each group gets its own series. If there were more, the
+// five series of each group would outnumber all other series of the shard. In that case only sums are exported. The
+// status at /status always lists each group.
 const groupSeriesMax = 256
 
-// Describe implements prometheus.Collector. The collector is unchecked, because groups are created and deleted.
+// Describe implements prometheus.Collector. The collector is an unchecked one, because groups are created and deleted
+// while it is registered.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- descLoadDone }
 
 // Collect implements prometheus.Collector.
@@ -117,7 +118,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	collectJournal(c.shard.volume, ch)
 }
 
-// collectSnapshots collects the metrics of the snapshots that scans hold open.
+// collectSnapshots collects the metrics of the snapshots that open scans keep in use.
 func (c *collector) collectSnapshots(ch chan<- prometheus.Metric) {
 	var open, most, places int
 	for _, g := range c.shard.replicas.Routes().ByName {
@@ -133,7 +134,8 @@ func (c *collector) collectSnapshots(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectGroups collects the sums over all groups, and the metrics of each group if there are few.
+// collectGroups collects the sums over all groups. If there are few groups, it also collects the metrics of each
+// group.
 func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []*recordv1.Group) {
 	states := map[string]int{"Pending": 0, "Loading": 0, "Serving": 0, "Damaged": 0, "Failed": 0}
 	var records, stored, superseded, damages, leading float64

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/care"
 )
 
-// onDisk returns the size of all group files on a shard, including space allocated ahead.
+// onDisk returns the size of the files of all groups on a shard, including space that is only allocated.
 func (f *fixture) onDisk() (bytes int64) {
 	f.t.Helper()
 	for _, size := range filesBelow(f.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups")) {
@@ -23,7 +23,7 @@ func (f *fixture) onDisk() (bytes int64) {
 	return bytes
 }
 
-// overwrite puts records repeatedly, each put under a request id, and returns their final contents.
+// overwrite puts records again and again, each time with a request id, and returns their final contents.
 func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 	f.t.Helper()
 	there := map[int64][]byte{}
@@ -40,9 +40,10 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 	return there
 }
 
-// The space of overwritten data is freed automatically, even if writes carry request ids, which are remembered. The
-// files then hold at most the current data, a share of it, and one segment for each group. This does not need the
-// periodic check, because a group is checked when it has filled a segment.
+// If records are overwritten, the space of the old data is freed automatically, even if the writes have request ids,
+// which the shard remembers. In the end, the files contain at most the current data, a certain fraction in addition,
+// and one segment for each group. This does not depend on the periodic check, because a group is also checked
+// whenever it has filled a segment.
 func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -61,7 +62,7 @@ func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 	})
 }
 
-// A write waits for the space that compaction can free, and is refused only if no space can be freed.
+// If compaction can free space, a write waits for that space. It is refused only if no space can be freed.
 func TestAFullDiskFreesWhatWasOverwritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { aFullDiskFreesWhatWasOverwritten(t) })
@@ -70,16 +71,16 @@ func TestAFullDiskFreesWhatWasOverwritten(t *testing.T) {
 func aFullDiskFreesWhatWasOverwritten(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
-		c.SegmentBytes = 64 << 20 // no segment ever is full
+		c.SegmentBytes = 64 << 20 // segments are never full
 		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
 	}).ready()
 	ids := idsOf(hash4, 0, 10)
-	for id, d := range f.overwrite(ids, 100, 200_000) { // twice the disk's size
+	for id, d := range f.overwrite(ids, 100, 200_000) { // in total, this is twice the size of the disk
 		f.holds(id, d)
 	}
 }
 
-// holds0 returns the superseded bytes that group 0 still stores, by reason.
+// holds0 returns the number of superseded bytes that group 0 still stores, by the reason for which they are kept.
 func (f *fixture) holds0() map[string]int64 {
 	f.t.Helper()
 	out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", Explain: true})
@@ -94,7 +95,7 @@ func (f *fixture) holds0() map[string]int64 {
 	return by
 }
 
-// The status and the metrics say why superseded data is still stored.
+// The status and the metrics say why superseded data is still kept.
 func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -1,5 +1,5 @@
-// Package shard owns the replicas of one volume. It identifies and loads the volume, bounds the memory, and serves
-// the replicas over gRPC.
+// Package shard is responsible for the replicas on one volume. It identifies and loads the volume, limits the use of
+// memory, and serves the replicas over gRPC.
 package shard
 
 import (
@@ -31,12 +31,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Medium is the kind of disk under the volume. Segments are read one after another only if the configuration says HDD.
-// Auto counts as SSD, because virtual disks often report themselves as rotational. A warning is logged if the device
-// contradicts the configured medium.
+// Medium is the kind of disk on which the volume is. Only for HDD are segments read one after another. Auto is
+// treated like SSD, because virtual disks often claim to be rotational. If the device contradicts the configured
+// medium, a warning is logged.
 type Medium string
 
-// These are the media.
+// These are the kinds of disks.
 const (
 	Auto Medium = "Auto"
 	SSD  Medium = "SSD"
@@ -46,118 +46,124 @@ const (
 // Config configures a shard. Name, Dir, Listen and Placement are required.
 type Config struct {
 	Name      string // 1 to 253 bytes of [a-z0-9.-]
-	Dir       string // the volume's folder
+	Dir       string // folder of the volume
 	Listen    string // host:port for gRPC; port 0 means any free port
-	Advertise string // host:port under which others reach the shard; empty: the address of the listener
-	Domain    string // failure domain; the default is Node or, without a Node, Name
+	Advertise string // host:port at which others reach the shard; if empty, the listener's address
+	Domain    string // failure domain; the default is Node, or Name if there is no Node
 	Node      string // name of the shard's node, for the registration and the status; may be empty
 	Zone      string
 
-	// Wanted holds conditions on the volume, which are checked before the volume is changed.
+	// Wanted contains conditions that the volume must meet. They are checked before anything on the volume is changed.
 	Wanted host.Wanted
-	// Stay decides what happens if the volume cannot be served. With Stay, the Host keeps running and reports the reason.
-	// Without Stay, the Host stops with the error.
+	// Stay decides what the Host does if the volume cannot be served. If Stay is set, the Host keeps running and reports
+	// the reason. Otherwise it stops with the error.
 	Stay bool
 
 	Residency group.Residency
 	Medium    Medium // the default is Auto
-	// MemoryLimitBytes bounds the index and the resident images of all groups together. 0 means that there is no limit.
-	// The rest of the process (Go heap, messages in flight) needs additional memory.
+	// MemoryLimitBytes limits the memory for the index and the resident images of all groups together. If it is 0, there
+	// is no limit. The rest of the process, such as the Go heap and messages in flight, needs additional memory.
 	MemoryLimitBytes int64
 	ReserveBytes     int64 // see volume.Options
 	SegmentBytes     int64 // see group.Options
 	Retention        group.Retention
 
-	// TrashDelay is how long the files of a replica that has left its group are kept. 0 means 1 h.
+	// TrashDelay is how long the files of a replica are kept after it has left its group. If it is 0, they are kept for
+	// 1 h.
 	TrashDelay time.Duration
-	// NoReadLease makes leaders contact a majority of copies before each read (see replica.Options.Lease). It is for
-	// machines whose clocks may stand still while other clocks run.
+	// NoReadLease makes leaders contact a majority of the copies before each read (see replica.Options.Lease). It is
+	// meant for machines whose clocks may stop while those of others continue.
 	NoReadLease bool
-	// Audit is the audit log for the calls that Secure checks (guard.Event). If it is nil, no events are logged.
+	// Audit is the log for the events (guard.Event) of calls that Secure checks. If it is nil, no events are logged.
 	Audit *guard.Audit
-	// PeerCredentials returns the credentials for connections to another shard, by the name of that shard. If it is
-	// nil, TLS is not used.
+	// PeerCredentials returns the credentials for connections to the shard with the given name. If it is nil, these
+	// connections do not use TLS.
 	PeerCredentials func(shard string) credentials.TransportCredentials
-	// SpeaksFor reports whether a connection may speak for a shard. If it is nil (without TLS), every shard is trusted.
+	// SpeaksFor reports whether the peer of a connection may act on behalf of a shard. If it is nil (without TLS), every
+	// peer may.
 	SpeaksFor func(ctx context.Context, shard string) bool
 
 	Placement  Registry
 	Limits     Limits
 	Compaction Compaction
 
-	// ReportInterval is the time between two checks of group sizes. 0 means 3 s. Large changes are reported to etcd after
-	// at least three checks, and all others once a minute.
+	// ReportInterval is the interval between two checks of the groups' sizes. If it is 0, the interval is 3 s. A large
+	// change is reported to etcd after three checks at the earliest, and any other change once a minute.
 	ReportInterval time.Duration
 	Version        string                // version of the binary, reported in the status
-	Registry       prometheus.Registerer // metrics are not exported if it is nil
-	Logger         *slog.Logger          // nil discards all messages
-	FS             vfs.FS                // nil means the operating system's file system
-	// ListenConfig opens the gRPC server's socket. The flood limits set it.
+	Registry       prometheus.Registerer // if it is nil, metrics are not exported
+	Logger         *slog.Logger          // if it is nil, messages are discarded
+	FS             vfs.FS                // if it is nil, the operating system's file system is used
+	// ListenConfig opens the socket of the gRPC server. If floods are limited, the Guard of package ratelimit prepares
+	// it.
 	ListenConfig net.ListenConfig
-	// Listener opens the listener from which the gRPC server accepts connections, and Dial connects to an address of
-	// another shard. If they are nil, TCP is used. Tests use in-memory connections.
+	// Listener opens the listener on which the gRPC server accepts connections, and Dial connects to the address of
+	// another shard. If they are nil, TCP is used. Tests use in-memory connections instead.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
-	// ServerOptions are additional options of the gRPC server: credentials, traces, hooks for tests.
+	// ServerOptions are additional options for the gRPC server, such as credentials, tracing, and hooks for tests.
 	ServerOptions []grpc.ServerOption
-	Tracer        trace.Tracer // for spans inside traced calls; nil: no spans
+	Tracer        trace.Tracer // records spans for traced calls; if it is nil, there are no spans
 
-	watched bool // whether the credentials that Secure has set limit incomplete messages
+	watched bool // whether the memory of incomplete messages is limited by credentials from Secure
 
-	tables *tables        // source of the grants table, which Secure follows
-	server *host.Server   // the server of a Host; nil: the shard has its own
-	probe  *replica.Probe // observes all replicas in tests; nil elsewhere
-	off    rules.Off      // rules that a test switches off
-	times  host.Times     // intervals of a Host; shorter in tests
-	// repairEvery is the time between two searches for damage, and scrubPause is the time between two scrubs, which
-	// read everything. Both are shorter in tests.
+	tables *tables        // source of the table of grants, which Secure follows
+	server *host.Server   // server of the Host; if it is nil, the shard creates its own
+	probe  *replica.Probe // lets tests observe all replicas; nil otherwise
+	off    rules.Off      // rules that a test has switched off
+	times  host.Times     // intervals of the Host; shorter in tests
+	// repairEvery is the interval between two searches for damage, and scrubPause is the pause between two scrubs, each
+	// of which reads everything. Both are shorter in tests.
 	repairEvery, scrubPause time.Duration
 	stepEvery               time.Duration // shorter in tests
 	rememberQuiet           time.Duration // shorter in tests
 	// Calls and syncs that take longer than these times are recorded as slow. Both times are shorter in tests.
 	slowCallMin, slowSyncMin time.Duration
-	// scrubBytesPerSecond is higher in tests; a negative number means that nothing is scrubbed.
+	// scrubBytesPerSecond is higher in tests. If it is negative, nothing is scrubbed.
 	scrubBytesPerSecond int64
-	callsMax            int           // fewer in tests
+	callsMax            int           // maximum number of calls; lower in tests
 	sendTimeout         time.Duration // shorter or longer in tests
 }
 
 const (
 	// bytesInFlightMax is the default of Limits.BytesInFlightMax.
 	bytesInFlightMax = 256 << 20
-	// callsMax is the number of concurrent calls above which calls get OVERLOADED. It bounds the memory of calls that
-	// wait.
+	// callsMax is the maximum number of concurrent calls. Any further call fails with OVERLOADED. This limits the memory
+	// of calls that wait.
 	callsMax = 16384
-	// sendTimeout is how long one message of a stream may wait until the caller reads it. After that time, the stream is
+	// sendTimeout is how long a message of a stream may wait for its caller to read it. After that, the stream is
 	// aborted with SLOW_READER, because it holds memory that other calls need.
 	sendTimeout = time.Minute
-	// scrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage. That is a
-	// small part of a disk's bandwidth, and enough to read 1 TiB in three days.
+	// scrubBytesPerSecond is the rate at which groups with several copies are read again and again in search of damage.
+	// It is only a small fraction of a disk's bandwidth, but enough to read 1 TiB in three days.
 	scrubBytesPerSecond = 4 << 20
 )
 
-// Limits are the limits that a program adapts to its memory and network. A zero field takes its default.
+// Limits are limits that a program can adapt to its memory and network. A field that is zero stands for its default.
 type Limits struct {
-	BytesInFlightMax int64 // bytes of writes in progress; calls above it get OVERLOADED; default: 256 MiB
-	// AnswerBytesMax bounds the data in responses that are being prepared or that their callers have not read yet. Calls
-	// above it fail with OVERLOADED. The default is 256 MiB.
+	// BytesInFlightMax limits the bytes of writes in progress. Beyond it, calls fail with OVERLOADED. The default is 256
+	// MiB.
+	BytesInFlightMax int64
+	// AnswerBytesMax limits the data in responses that are being prepared, or that their callers have not read yet.
+	// Beyond it, calls fail with OVERLOADED. The default is 256 MiB.
 	AnswerBytesMax int64
-	// ScansReadingMax bounds the scans that read their log at the same time, with 16 MiB each if the data is not
-	// cached. Other scans queue. The default is 16.
+	// ScansReadingMax limits the number of scans that read from the log at the same time. Each of them uses 16 MiB if
+	// its data is not cached. Further scans wait. The default is 16.
 	ScansReadingMax         int
-	ReplicaBytesInFlightMax int64 // see replica.Options; default: 64 MiB
-	FetchBytesPerSecond     int64 // total rate of files sent to other shards; 0: no limit
+	ReplicaBytesInFlightMax int64 // see replica.Options; 0 means 64 MiB
+	FetchBytesPerSecond     int64 // rate at which files are sent to all other shards; 0 means no limit
 }
 
-// unfinishedMax bounds the memory of incomplete messages. Above it, the connection that holds the most is closed.
+// unfinishedMax returns the limit on the memory of incomplete messages. If it is exceeded, the connection that holds
+// the most is closed.
 func (l *Limits) unfinishedMax() int64 {
 	return max(cmp.Or(l.BytesInFlightMax, bytesInFlightMax)/2, 2*message.RefusedBytesMax)
 }
 
-// Compaction configures the compaction in the background. A zero field takes its default.
+// Compaction configures compaction in the background. A field that is zero stands for its default.
 type Compaction = care.Compaction
 
-// Registry is the part of *registry.Store that a shard needs; its methods are documented there.
+// Registry contains the methods of *registry.Store that a shard needs. They are documented there.
 type Registry interface {
 	follow.Etcd
 	Meta(ctx context.Context) (placement.Meta, error)

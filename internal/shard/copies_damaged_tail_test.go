@@ -25,16 +25,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// tailDamage is a way in which the end of a log is damaged.
+// tailDamage is a kind of damage to the end of a log.
 type tailDamage int
 
 const (
-	lastEntry tailDamage = iota // an entry in a synced batch, which may have completed a quorum
-	lastVote                    // the state record after that entry: term, vote and commit
+	lastEntry tailDamage = iota // an entry in a synced batch; a quorum may have needed this copy of it
+	lastVote                    // state record after that entry, with the term, the vote and the commit index
 	manifest
 )
 
-// damageTail damages the only group of a stopped shard.
+// damageTail damages the only group on a shard that was stopped.
 func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	t.Helper()
 	disk := f.cfg.FS
@@ -59,8 +59,8 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 		hit(format.ManifestName, 0, make([]byte, 64<<10))
 		return
 	}
-	// On a slow machine, the shard has time to write a part of the hint. With this part, a load would not read the
-	// damaged bytes.
+	// If the machine is slow, the shard may have had time to write a part of the hint. A load that uses this part would
+	// not read the damaged bytes.
 	if err := disk.Remove(path.Join(dir, format.ActiveHintName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	ok(err)
 	active := m.Segments[len(m.Segments)-1]
 	entry, state, size := lastBatch(t, disk, path.Join(dir, format.SegmentName(active.Number)), active.ID)
-	// Only the batch was synced, so the bytes after it are lost.
+	// Only the batch itself was synced, so all bytes after it are lost.
 	end := state.Offset + state.Bytes
 	hit(format.SegmentName(active.Number), end, make([]byte, size-end))
 	mark, _, _, err := format.ReadMark(disk, dir)
@@ -84,10 +84,11 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	hit(format.SegmentName(active.Number), entry.Offset, []byte("these bytes are bad"))
 }
 
-// lastBatch finds a segment's last entry that was not yet committed when its batch was written, and that batch's state
-// record. Such an entry may be the one that completed a quorum. A replica whose acknowledgement is not needed may lag,
-// and then record an entry and its commit in one batch. So the caller must make the last put while the other follower
-// is down: then the entry is committed only after this replica has synced it.
+// lastBatch finds the last entry in a segment that was not committed yet when its batch was written, and the state
+// record of that batch. A quorum may have needed this replica's copy of the entry. If the other replicas already form
+// a quorum, this one may lag behind, and then write an entry and its commit in the same batch. To prevent that, the
+// caller must make the last put while the other follower is down. Then the entry is not committed before this replica
+// has synced it.
 func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
 	file, err := disk.Open(name)
@@ -96,7 +97,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 	if size, err = file.Size(); err != nil {
 		t.Fatal(err)
 	}
-	var last segio.FrameStep // the last entry, if no state record follows it yet
+	var last segio.FrameStep // last entry, as long as no state record follows it
 	frames := segio.NewFrameReader(file, id, format.SegmentHeaderBytes, size)
 	for frames.Next() {
 		step := frames.Step()
@@ -120,7 +121,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 	return entry, state, size
 }
 
-// tails returns the value of the metric for an outcome.
+// tails returns the value that the metric has for an outcome.
 func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := metrics.Gather()
@@ -138,8 +139,9 @@ func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	return 0
 }
 
-// A replica that may lack acknowledged entries, or has forgotten its vote, recovers without an operator. It recovers
-// under its own Raft id if another copy surely holds all its entries, and otherwise as a new replica.
+// A replica that may lack acknowledged entries, or that has forgotten its vote, must recover without the help of an
+// operator. If another copy is known to hold all of its entries, it keeps its Raft id. Otherwise it is replaced by a
+// new replica.
 func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -156,13 +158,13 @@ func comesBack(t testing.TB, what tailDamage) {
 	c.fill(18, 1000)
 	c.kill("b")
 	c.put(18, data(18, 1000))
-	synctest.Wait()           // c learns of that commit, and records it with the next entry
+	synctest.Wait()           // c learns that record 18 is committed, and records that with the next entry
 	c.put(19, data(19, 1000)) // see lastBatch
 	c.kill("c")
 	f := c.stopped["c"]
 	damageTail(t, f, what)
 	c.restart("b")
-	c.put(20, data(20, 1000)) // a and b are a majority without c
+	c.put(20, data(20, 1000)) // without c, a and b form a majority
 	before, _ := replicas.MemberOf(c.registry.now().Groups["0"], "c")
 	metrics := prometheus.NewRegistry()
 	f.cfg.Registry = metrics
@@ -204,8 +206,8 @@ func comesBack(t testing.TB, what tailDamage) {
 	c.filled(21, 1000)
 }
 
-// A replica whose tail is damaged right after an install is replaced, even if the group has had no write since then. In
-// this case, the leader offers the same files that the replica has.
+// A replica whose tail is damaged right after files were installed must be replaced, even if nothing was written to
+// the group since then. In this case, the files that the leader offers are the same as those that the replica has.
 func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -214,7 +216,8 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 		for n := range 4 {
 			c.fill(10, 1000+n)
 		}
-		for _, name := range []string{"a", "b"} { // without these entries, c needs files
+		// When a and b have compacted their logs, they no longer have the entries that c lacks, so c needs files.
+		for _, name := range []string{"a", "b"} {
 			f := c.shards[name]
 			if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
 				t.Fatal(err)
@@ -251,8 +254,8 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	})
 }
 
-// While the other members have no majority, no replica is given up. The status names the group and the necessary
-// action.
+// As long as the other members have no majority, no replica is given up. The status must name the group, and what has
+// to be done.
 func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -260,7 +263,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		c.fill(3, 1000)
 		c.kill("b")
 		c.put(3, data(3, 1000))
-		synctest.Wait()         // c learns of that commit, and records it with the next entry
+		synctest.Wait()         // c learns that the record is committed, and records that with the next entry
 		c.put(4, data(4, 1000)) // see lastBatch
 		c.kill("a")
 		c.kill("c")
@@ -297,7 +300,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	})
 }
 
-// A replica is given up only if it is a learner, or if the other voters suffice to remove it.
+// A replica is given up only if it is a learner, or if there are enough other voters to remove it.
 func TestWhoIsGivenUp(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -317,7 +320,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 	}
 }
 
-// The files of a replica remain in the trash, whatever their age, until its replacement is complete.
+// The files of a replica stay in the trash, no matter how old they are, until a complete replica has taken its place.
 func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -347,8 +350,8 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	}
 }
 
-// A replica that was begun on the previous volume is not begun again under its Raft id, because it may have
-// acknowledged entries or voted.
+// If a replica was begun on the previous volume, it must not be begun again with the same Raft id, because it may
+// have acknowledged entries or voted.
 func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	s := lone(t)
 	id, here := uuid.New(), s.volume.Superblock().Volume
@@ -363,7 +366,7 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 		todo := s.replicas.Decide(v)
 		return fmt.Sprint("make folder ", len(todo.MakeFolder), ", confess ", len(todo.Missing))
 	}
-	s.replicas.Retire(view(9)) // the shard does this at its start
+	s.replicas.Retire(view(9)) // a shard calls Retire when it starts
 	if got := does(view(9)); got != "make folder 0, confess 1" {
 		t.Errorf("a learner that was recorded before the start: %s", got)
 	}
@@ -381,7 +384,8 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	}
 }
 
-// A folder found where a new replica belongs is moved to the trash, and never becomes part of the new replica.
+// If there is already a folder where a new replica is to be created, that folder is moved to the trash. It must never
+// become a part of the new replica.
 func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)

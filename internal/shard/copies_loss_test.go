@@ -20,7 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// A replica that is missing on its volume, or lost together with it, is replaced by a new one without an operator.
+// If a replica is missing on its volume, or if the volume itself is lost, a new replica takes its place without the
+// help of an operator.
 func TestALostReplicaIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -61,7 +62,7 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 	})
 }
 
-// countHandler is a slog handler that counts records with the given message.
+// countHandler is a slog handler that counts the records with a certain message.
 type countHandler struct {
 	slog.Handler
 	message string
@@ -83,7 +84,7 @@ func (h countHandler) WithGroup(name string) slog.Handler {
 	return countHandler{h.Handler.WithGroup(name), h.message, h.seen}
 }
 
-// A full read finds bad bytes in a follower's files, and the leader's copy repairs them.
+// A scrub finds bad bytes in the files of a follower, and they are repaired from the leader's copy.
 func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -92,7 +93,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		blob := data(500, 2<<20)
 		c.upload(500, blob)
 		id := c.registry.now().Groups["0"].UUID
-		c.eventually("all have everything", func() bool { // a put is acknowledged as soon as a majority has it
+		c.eventually("all have everything", func() bool { // a put is acknowledged as soon as it is on a majority
 			applied := map[uint64]bool{}
 			for _, name := range abc {
 				if sv := c.shards[name].shard.replicas.Routes().Served(id); sv != nil {
@@ -106,7 +107,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		c.kill("c")
 		f := c.stopped["c"]
 		files := filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
-		// Damage is reported exactly once, when it is found, however soon it is repaired.
+		// The damage must be reported exactly once, when it is found, no matter how soon it is repaired.
 		var found atomic.Int64
 		f.cfg.Logger = slog.New(countHandler{f.cfg.Logger.Handler(), "damage found while reading everything", &found})
 		f.cfg.scrubPause, f.cfg.repairEvery, f.cfg.scrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
@@ -134,7 +135,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 			if sv == nil || sv.Log().Damaged() {
 				return false
 			}
-			report, err := sv.Log().Verify(t.Context(), 0) // Verify also finds damage that no scrub has reached yet
+			report, err := sv.Log().Verify(t.Context(), 0) // Verify finds damage that no scrub has reached yet
 			return err == nil && len(report.Damages) == 0
 		})
 		c.kill("a")
@@ -143,8 +144,8 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	})
 }
 
-// Bad bytes in a leader's files are found while its group is quiet and receives no calls. The leader still transfers
-// the leadership, and is repaired from the copy that leads afterwards.
+// Bad bytes in the files of a leader must be found even if nobody reads or writes its group. The leader then
+// transfers the leadership, and is repaired from the copy of the new leader.
 func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -187,8 +188,8 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	})
 }
 
-// A volume that was rolled back to an earlier state never votes after it has forgotten votes or entries, because its
-// replicas rejoin as new ones.
+// If a volume was rolled back to an earlier state, its replicas have forgotten votes or entries. They must never vote
+// again. They rejoin as new replicas instead.
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -221,7 +222,8 @@ func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	})
 }
 
-// If a group's only copy is on a volume that was rolled back, the copy is neither taken for a current one nor deleted.
+// If the only copy of a group is on a volume that was rolled back, the copy must neither be taken for a current one
+// nor deleted.
 func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -245,7 +247,7 @@ func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
 			t.Errorf("left are %v", folders)
 		}
 		c.kill("a")
-		f.cfg.Dir = now // puts the right volume back
+		f.cfg.Dir = now // mounts the right volume again
 		c.restart("a")
 		c.holds(1, data(1, 200))
 	})

@@ -21,8 +21,8 @@ import (
 
 var oneGroup = placement.Routing{Mode: placement.Hash, Groups: 1}
 
-// A group that has fewer voters than copies, and has never held a write, accepts no write, because only one copy
-// would hold the write.
+// If a group has fewer voters than it should have copies, and was never written to, it does not accept a write yet.
+// Otherwise only a single copy would contain that write.
 func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -57,7 +57,7 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.text.String(), text)
 }
 
-// Stop offers the leadership to other shards before it refuses calls.
+// Before Stop refuses calls, it transfers the leadership of its groups to other shards.
 func TestStopHandsTheLeadOver(t *testing.T) {
 	log := &lines{}
 	c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
@@ -69,21 +69,22 @@ func TestStopHandsTheLeadOver(t *testing.T) {
 	sv := a.served(0)
 	c.eventually("a leads", func() bool { return sv.Replica().Status().Leader })
 	a.stop()
-	// On a busy machine, shard a may have lost the leadership before the stop. Shard b leads in that case.
+	// If the machine is busy, shard a may have lost the leadership before it was stopped. In that case, shard b is the
+	// leader.
 	if st := sv.Replica().Status(); !log.has("handed the lead over") && (st.LeaderID == 0 || st.LeaderID == sv.RaftID) {
 		t.Errorf("a has kept the lead, and offered it to nobody: %+v", st)
 	}
 }
 
-// The trash is deleted when its delay has passed or the volume is full. It is never deleted while etcd was rolled back,
-// because a replica in it may be needed then.
+// The trash is deleted when its delay has passed or when the volume is full. While etcd is known to be rolled back,
+// it is never deleted, because a replica in it may still be needed.
 func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		held string
 		full bool
 		age  time.Duration
-		want bool // the folder must be deleted
+		want bool // whether the folder must be deleted
 	}{
 		{name: "young", age: 59 * time.Minute},
 		{name: "old", age: 61 * time.Minute, want: true},
@@ -102,7 +103,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 		s.watcher.See(placement.View{SetBack: c.held})
 		if c.full {
 			memoryDisk(s).SetCapacity(1)
-			if _, _, err := s.volume.Space(); err != nil { // Space notices the new capacity
+			if _, _, err := s.volume.Space(); err != nil { // makes the volume notice its new capacity
 				t.Fatal(err)
 			}
 		}
@@ -117,7 +118,8 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var wait sync.WaitGroup
 			wait.Go(func() { s.compactor.Run(ctx) })
-			_ = s.compactor.AdmitWithSpace(ctx, 1) // the call fails, because no space becomes free
+			// This call serves only to request space. It fails, because no space becomes free.
+			_ = s.compactor.AdmitWithSpace(ctx, 1)
 			cancel()
 			wait.Wait()
 		}
@@ -129,7 +131,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	}
 }
 
-// A shard reports only replicas of its current volume as missing.
+// A shard reports a replica as missing only if the replica belongs on its current volume.
 func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	s := lone(t)
 	registry := newRegistry(oneGroup, "a")
@@ -149,7 +151,8 @@ func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	}
 }
 
-// An expected volume that was rolled back does not get a new UUID, because an operator must provide the right one.
+// If the volume that the configuration expects was rolled back, it does not get a new UUID, because an operator has
+// to provide the right volume.
 func TestAnExpectedVolumeThatWasRolledBackIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// cluster is a set of shards of one store in this process.
+// cluster consists of several shards of one store, all in this process.
 type cluster struct {
 	t        testing.TB
 	registry *memRegistry
@@ -28,8 +28,8 @@ type cluster struct {
 	stopped  map[string]*fixture
 }
 
-// newCluster starts shards. A group's target is the list target, rotated by the group's number, so each group has as
-// many copies as the list has shards.
+// newCluster starts shards. The list target, rotated by the number of the group, becomes the target of each group.
+// Therefore each group gets as many copies as there are shards in the list.
 func newCluster(t testing.TB, routing placement.Routing, target []string, more ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = len(target)
@@ -48,7 +48,7 @@ func settledCluster(t testing.TB, routing placement.Routing) *cluster {
 	return c
 }
 
-// aim sets the targets of all groups.
+// aim sets the same target for all groups.
 func (c *cluster) aim(shards ...string) {
 	c.registry.change(func(v *placement.View) {
 		for n := range v.Meta.Routing.Groups {
@@ -97,8 +97,8 @@ func (c *cluster) eventually(what string, is func() bool) {
 	}
 }
 
-// membersOn returns the sorted shards of a group's voters according to etcd. It returns nil while the group has
-// learners.
+// membersOn returns the shards that, according to etcd, have a group's voters. They are sorted. It returns nil while
+// the group has learners.
 func (c *cluster) membersOn(name string) []string {
 	var shards []string
 	for _, m := range c.registry.now().Groups[name].Members {
@@ -125,7 +125,7 @@ func (c *cluster) settled(shards ...string) {
 	})
 }
 
-// call tries do at one shard after another until one of them responds as the leader.
+// call calls do for one shard after another until one of them responds as the leader.
 func (c *cluster) call(do func(f *fixture) error) {
 	c.t.Helper()
 	var last error
@@ -153,7 +153,7 @@ func (c *cluster) put(id int64, data []byte) {
 	})
 }
 
-// fill puts the records 0 to n-1, each with its data of size bytes.
+// fill puts the records from 0 to n-1, each with size bytes of data.
 func (c *cluster) fill(n int64, size int) {
 	c.t.Helper()
 	for id := range n {
@@ -161,7 +161,7 @@ func (c *cluster) fill(n int64, size int) {
 	}
 }
 
-// filled checks that the leaders have the records of fill.
+// filled checks that the leaders return the records that fill has put.
 func (c *cluster) filled(n int64, size int) {
 	c.t.Helper()
 	for id := range n {
@@ -187,7 +187,7 @@ func (c *cluster) upload(id int64, data []byte) {
 	})
 }
 
-// holds checks that the leader has exactly this data of the record.
+// holds checks that the leader returns exactly this data for the record.
 func (c *cluster) holds(id int64, want []byte) {
 	c.t.Helper()
 	c.call(func(f *fixture) error {
@@ -201,7 +201,8 @@ func (c *cluster) holds(id int64, want []byte) {
 			if err != nil && status.Code(err) != codes.Unknown {
 				return err
 			}
-			if err != nil { // the only remaining error is io.EOF
+			// io.EOF has the code Unknown, and is the only error that can remain at this point.
+			if err != nil {
 				break
 			}
 			got = append(got, part.GetChunk().GetData()...)
@@ -283,7 +284,7 @@ func TestMetricsReportPeers(t *testing.T) {
 	})
 }
 
-// A shard that does not lead a group names the leader in its error.
+// If a shard is not the leader of a group, its error names the leader.
 func TestOthersNameTheLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -333,7 +334,7 @@ func TestAMoveFollowsItsTarget(t *testing.T) {
 				for id := int64(10); id < 260; id++ {
 					c.holds(id, data(id, map[bool]int{true: 5000, false: 100}[id < 200]))
 				}
-				// The groups move back to their previous shards, as new replicas.
+				// The groups move back to their previous shards, where they become new replicas.
 				c.aim(from...)
 				c.settled(from...)
 				c.holds(7, blob)
@@ -403,7 +404,8 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 	})
 }
 
-// A shard that stops transfers the leadership, so that no caller waits for an election.
+// A shard that is stopped transfers the leadership of its groups, so that callers do not have to wait for an
+// election.
 func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -419,7 +421,7 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		for id := range int64(8) { // reads renew the lease, which must not prevent the transfer
+		for id := range int64(8) { // Reads renew the lease. That must not prevent the transfer.
 			c.holds(id, data(id, 10))
 		}
 		a := c.shards["a"].shard
@@ -432,16 +434,17 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 			return ""
 		}
 		var began time.Time
-		c.eventually("a leads nothing", func() bool { // one attempt may be too short, because disks may be slow
+		// If the disks are slow, a single attempt may not be enough.
+		c.eventually("a leads nothing", func() bool {
 			began = time.Now()
 			a.steerer.HandOver(ctx)
 			return leads() == ""
 		})
-		// The targets name shard a first, and it is still registered. It must not regain the leadership before it has
-		// stopped.
-		const leadRest = 5 * time.Second // the same as in package lead
+		// The targets name shard a first, and shard a is still registered. Nevertheless it must not become a leader again
+		// before it has stopped.
+		const leadRest = 5 * time.Second // same value as in package lead
 		for end := time.Now().Add(leadRest / 5); time.Now().Before(end); {
-			// If the machine stood still for longer than leadRest, the shard may regain the leadership.
+			// If the machine stood still for longer than leadRest, shard a is allowed to become a leader again.
 			if group := leads(); group != "" && time.Since(began) < leadRest {
 				t.Fatalf("a leads group %s again", group)
 			}

@@ -9,14 +9,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Tombstones eventually disappear from every copy, not only from the leader's. The other copies learn up to which
-// index all copies have all entries.
+// Tombstones eventually disappear from every copy, not only from that of the leader. The other copies learn up to
+// which index every copy has all entries.
 func TestEveryCopyDropsItsTombstones(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		c := settledCluster(t, oneGroup)
 		id := c.registry.now().Groups["0"].UUID
-		put := func(id int64, data []byte) { // without a request id, which would keep the entry
+		// The puts have no request ids, because the log would keep entries with request ids.
+		put := func(id int64, data []byte) {
 			c.call(func(f *fixture) error {
 				_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data})
 				return err
@@ -51,8 +52,8 @@ func TestEveryCopyDropsItsTombstones(t *testing.T) {
 		n := int64(0)
 		c.eventually("no copy has a tombstone", func() bool {
 			n++
-			put(1000+n%2, data(n, 700<<10)) // changes the sizes enough for a report to etcd
-			synctest.Wait()                 // a copy that the majority did not need may lag until this point
+			put(1000+n%2, data(n, 700<<10)) // this changes the group's size enough for a report to etcd
+			synctest.Wait()                 // a copy that was not needed for the majority may have lagged behind up to now
 			all := true
 			for _, name := range abc {
 				all = gone(c.shards[name]) && all

@@ -16,7 +16,8 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 		missing []transfer.File
 		want    int64
 	}{
-		{[]transfer.File{segment}, 530 - 400 - 70}, // 130 bytes of segments exist; the blob of 400 bytes is not known yet
+		// The segments that are complete have 130 bytes. The blob, which has 400 bytes, is not known yet.
+		{[]transfer.File{segment}, 530 - 400 - 70},
 		{[]transfer.File{blob}, 130},
 		{nil, 530},
 	} {
@@ -26,8 +27,8 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 	}
 }
 
-// A shard reports the progress of the copies that it receives. The leader of a group reports the progress of the
-// group's members.
+// A shard reports the progress of the copies that it receives. A group's leader reports the progress of the group's
+// members.
 func TestAMoveShowsHowFarItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -55,7 +56,8 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 			one.GetBytesDone() >= one.GetBytesTotal() || one.GetEtaSeconds() <= 0 {
 			t.Errorf("move: %v", last)
 		}
-		// The incoming copy is shown, but does not count as a group that d should already serve.
+		// The status shows the copy that is being received, but does not count it among the groups that d should be
+		// serving.
 		st := d.shard.Status()
 		if len(st.Moves) != 1 || st.Summary.State != page.Ready {
 			t.Errorf("status: %+v, moves %+v", st.Summary, st.Moves)
@@ -89,7 +91,7 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 			}
 			return true
 		})
-		// When the copy is no longer wanted, nothing waits for the rest of it.
+		// When the copy is not wanted any more, nobody waits until it is complete.
 		c.aim("a")
 		c.settled("a")
 		c.eventually("d makes no copy any more", func() bool {

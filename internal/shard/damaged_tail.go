@@ -16,33 +16,34 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica has a damaged tail if data that it acknowledged or voted for may be missing, because bytes at the end of
-// its log are bad or its manifest is lost. Such a replica must not run under its Raft id (rule 7). The same holds for
-// a replica that has lost entries on which its leader relies. If another member has committed everything that the
-// replica ever had, the replica is reinstalled in place and continues. Otherwise the replica is given up: its loss is
-// reported to etcd, the leader removes it as soon as the other members form a majority, and a new replica takes its
-// place. The files of the old replica stay until the new one is complete.
+// A replica has a damaged tail if something that it has acknowledged or voted for may be missing, because the end of
+// its log is bad or its manifest is lost. Such a replica must not run under its Raft id (rule 7). The same holds if
+// it lacks entries on which its leader relies. If another member has committed everything that the replica ever had,
+// the replica is installed again in the same place, and continues. Otherwise it is given up: its loss is reported to
+// etcd, the leader removes it as soon as the other members form a majority, and a new replica takes its place. The
+// files of the old replica are kept until the new one is complete.
 
-// tailRefusals is how many times the leader's files may lack committed entries before a replica is given up. The
-// attempts take about 3 s. In that time, the leader commits those of the replica's last entries that the leader has.
+// tailRefusals is the number of times that the files from the leader may lack committed entries before the replica is
+// given up. The attempts take about 3 s in total. During that time, the leader commits those of the replica's last
+// entries that it has itself.
 const tailRefusals = 6
 
-// surveyTime bounds the wait for a shard's response to the question whether it leads.
+// surveyTime limits how long to wait for a shard's answer to the question whether it leads a group.
 const surveyTime = 5 * time.Second
 
-// These are the outcomes for replicas with a damaged tail, as metric labels.
+// These are the outcomes for replicas with a damaged tail. They are the values of a metric's label.
 const (
 	tailFound     = "found"
 	tailInstalled = "installed"
 	tailGivenUp   = "given_up"
 )
 
-// replaceLacking abandons a replica that lacks entries, as soon as the other members can replace it.
+// replaceLacking gives up a replica that lacks entries, as soon as the other members are able to replace it.
 func (i *installer) replaceLacking(ctx context.Context, g *replicas.Replica) {
 	for {
 		state, wanted := i.replicas.GroupOf(g)
 		if !wanted {
-			return // the watcher closes the replica
+			return // the watcher closes a replica that is not wanted any more
 		}
 		if isReplaceable(state.Group, g.State().RaftID) && i.isLed(ctx, state.Group) {
 			i.giveUp(g, g.State().Err)
@@ -54,7 +55,7 @@ func (i *installer) replaceLacking(ctx context.Context, g *replicas.Replica) {
 	}
 }
 
-// reinstall installs a replica with a damaged tail in place, or gives it up.
+// reinstall installs a replica with a damaged tail again in the same place, or gives it up.
 func (i *installer) reinstall(g *replicas.Replica) {
 	defer g.EndFetch()
 	ctx := g.Fetch()
@@ -81,12 +82,12 @@ func (i *installer) reinstall(g *replicas.Replica) {
 	i.logger.Warn("a replica with a damaged tail was installed again: another copy holds all that it had", "group", g.Name)
 	i.loading.Load(i.ctx, g)
 	if g.State().Phase.MissingEntries() {
-		backoff.Sleep(ctx, installPauses.Most) // the disk is bad, so pause between attempts
+		backoff.Sleep(ctx, installPauses.Most) // pauses before the next attempt, because the disk is bad
 	}
 }
 
-// isReplaceable reports whether the other members can remove a lost member. They can always remove a learner; they
-// can remove a voter if the group has at least three voters.
+// isReplaceable reports whether the other members are able to remove a lost member. They can always remove a learner.
+// They can remove a voter only if the group has at least three voters.
 func isReplaceable(state placement.Group, raftID uint64) bool {
 	voters := 0
 	role := placement.Voter
@@ -101,8 +102,8 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 	return role != placement.Voter || voters >= 3
 }
 
-// isLed asks the shard that etcd names as a group's leader whether it leads. If it leads, other members form a
-// majority, because a leader that no majority responds to steps down.
+// isLed finds out whether a group has a leader, by asking the shard that leads it according to etcd. If that shard
+// says that it leads, the other members form a majority, because a leader steps down if no majority responds to it.
 func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	address, known := i.replicas.Address(state.Leader)
 	if !known {
@@ -116,7 +117,7 @@ func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	})
 }
 
-// giveUp marks a replica for replacement.
+// giveUp gives a replica up, so that it is replaced.
 func (i *installer) giveUp(g *replicas.Replica, why error) {
 	g.Happens(member.Abandoned)
 	i.tails.WithLabelValues(tailGivenUp).Inc()
@@ -126,12 +127,12 @@ func (i *installer) giveUp(g *replicas.Replica, why error) {
 	i.replicas.Wake()
 }
 
-// withdraw takes a replica out of service if it lacks entries on which its leader relies.
+// withdraw takes a replica out of service because it lacks entries on which its leader relies.
 func (i *installer) withdraw(ctx context.Context, sv *replicas.Served, why error) {
 	g := sv.Group
 	closed, err := i.pause(ctx, g, sv)
 	if !closed {
-		return // another change has already taken the replica out of service
+		return // another change has taken the replica out of service first
 	}
 	defer g.EndChange()
 	g.NoteMissing(errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))

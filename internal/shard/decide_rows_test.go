@@ -9,23 +9,25 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// decideCase describes a group in etcd, and the folder of the group on shard a, if there is one.
+// decideCase describes a group as etcd knows it, and the group's folder on shard a, if there is one.
 type decideCase struct {
-	name    string
-	folder  func(g *replicas.State) // changes a folder with Raft id 1 and membership 7; nil: there is no folder
-	members []placement.Member      // volume 1 is the volume of shard a
-	index   int64                   // index of this membership in etcd; -1: etcd has no membership
-	target  string                  // target shards
-	early   bool                    // the first load has not begun
-	unknown bool                    // etcd does not have the group
-	spent   bool                    // Raft id 9 was begun on this volume before
+	name string
+	// folder changes the state of a folder, which at first has Raft id 1 and the membership with index 7. If it is nil,
+	// there is no folder.
+	folder  func(g *replicas.State)
+	members []placement.Member // members according to etcd; shard a has volume 1
+	index   int64              // index of this membership in etcd; -1 if etcd has none
+	target  string             // target shards
+	early   bool               // whether the first load has not begun yet
+	unknown bool               // whether etcd lacks the group
+	spent   bool               // whether Raft id 9 was already begun on this volume
 	want    string
-	held    string // what want would be while etcd is rolled back
+	held    string // the expected action if etcd was rolled back
 }
 
 func plain(*replicas.State) {}
 
-// memberOn returns a member with a volume of this number on a shard.
+// memberOn returns a member on a shard. The volume is given by a number.
 func memberOn(shard string, volume byte, raftID uint64, role ...placement.Role) placement.Member {
 	m := placement.Member{Shard: shard, VolumeUUID: uuid.UUID{volume}, RaftID: raftID}
 	if len(role) > 0 {
@@ -189,7 +191,7 @@ var decideCases = []decideCase{
 		want: "stray", held: "stray"},
 	{name: "made here just now, and the only copy named here is another", folder: made, members: of(memberOn("a", 1, 9)),
 		index: -1, want: "stray", held: "stray"},
-	// A replica that was set aside for another reason is not kept, even if it was never reported to etcd.
+	// If a replica was set aside for another reason as well, it is not kept, even if it was never reported to etcd.
 	{name: "made here just now, and set aside before", folder: all(made, elsewhere), members: others, want: "trash",
 		held: "stray"},
 	{name: "made by an earlier process, and set aside before", folder: all(neverReported, elsewhere), members: others,
@@ -207,7 +209,7 @@ var decideCases = []decideCase{
 	}, members: with(memberOn("a", 1, 1)), want: "stray", held: "stray"},
 }
 
-// all combines several changes of a folder.
+// all returns a function that applies several changes to a folder.
 func all(folder ...func(*replicas.State)) func(*replicas.State) {
 	return func(g *replicas.State) {
 		for _, f := range folder {
@@ -245,7 +247,7 @@ func unread(g *replicas.State) {
 	g.Phase = member.Failed
 }
 
-// remnant changes a folder so that it does not even show which replica it belongs to.
+// remnant changes a folder so that it no longer shows which replica it belongs to.
 func remnant(g *replicas.State) {
 	unread(g)
 	g.RaftID = 0

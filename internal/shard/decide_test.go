@@ -22,7 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone creates shard a with a volume in memory, whose first load has begun. None of the shard's goroutines runs.
+// lone creates shard a with an in-memory volume. The first load has begun, and none of the shard's goroutines is
+// running.
 func lone(t testing.TB) *Shard {
 	t.Helper()
 	s := unbegun(t)
@@ -30,7 +31,7 @@ func lone(t testing.TB) *Shard {
 	return s
 }
 
-// unbegun creates the same shard as lone, but before the first load has begun.
+// unbegun creates the same shard as lone, except that the first load has not begun yet.
 func unbegun(t testing.TB) *Shard {
 	t.Helper()
 	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
@@ -52,7 +53,7 @@ func unbegun(t testing.TB) *Shard {
 	return s
 }
 
-// does returns the actions that a shard must take about one group, as words.
+// does describes, in words, what a shard is going to do about one group.
 func does(s *Shard, todo replicas.Work, id uuid.UUID) string {
 	var words []string
 	for _, one := range []struct {
@@ -82,8 +83,8 @@ func does(s *Shard, todo replicas.Work, id uuid.UUID) string {
 	return strings.Join(words, " ")
 }
 
-// TestWhatAShardDoesAboutAGroup compares the actions of a shard with a table. The actions depend on the contents of
-// its volume and on the state in etcd.
+// TestWhatAShardDoesAboutAGroup compares the actions of a shard with those in a table. They depend on what the
+// shard's volume contains and on what etcd says.
 func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	for _, c := range decideCases {
 		for held, want := range map[string]string{"": c.want, "etcd was set back": c.held} {
@@ -94,7 +95,7 @@ func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	}
 }
 
-// holding adds a replica in this state to a shard.
+// holding adds a replica to a shard. The replica has the given state.
 func holding(s *Shard, id uuid.UUID, state replicas.State) *replicas.Replica {
 	g := s.replicas.Add(id, state)
 	if state.Serves || state.Fetching {
@@ -146,8 +147,8 @@ func (c decideCase) run(t *testing.T, held string) string {
 	return does(s, s.replicas.Decide(s.replicas.View()), state.UUID)
 }
 
-// If a replica's log has a newer membership than etcd, the replica has not left, whatever membership its manifest had
-// when it was found.
+// If the log of a replica has a newer membership than etcd, the replica has not left its group, whatever the manifest
+// said when the replica was found.
 func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -178,14 +179,14 @@ func madeGroup(t testing.TB, s *Shard, voters ...uint64) *replicas.Replica {
 	return g
 }
 
-// A folder is served only if it shows which replica it belongs to, and that this replica was created on this volume.
+// A folder is served only if it shows to which replica it belongs, and that this replica was created on this volume.
 func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	s := lone(t)
 	for _, c := range []struct {
 		name    string
 		voters  []uint64
-		file    func(f *format.ReplicaFile) // changes the replica file; nil: there is none
-		words   string                      // part of the error; empty: the replica may run
+		file    func(f *format.ReplicaFile) // changes the replica file; if it is nil, there is no such file
+		words   string                      // part of the error; empty if the replica may run
 		foreign bool
 	}{
 		{name: "the only voter", voters: []uint64{1}},
@@ -233,8 +234,8 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	}
 }
 
-// The leader examines a group again when a member's shard has another volume, because nothing else shows that a copy is
-// lost.
+// If the shard of a member gets another volume, the leader examines the group again, because this is the only sign
+// that a copy was lost.
 func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	s := lone(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Revision: 5, Members: with(memberOn("a", 1, 1))}
@@ -267,11 +268,13 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	}
 }
 
-// If a replica leaves its group while it serves and is being reinstalled, the install ends first.
+// If a replica that serves is being installed again, and leaves its group in the meantime, the installation ends
+// first.
 func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	s := lone(t)
 	for range cap(s.installer.slots) {
-		s.installer.slots <- struct{}{} // all slots are taken, so the replica waits for its turn
+		// All slots are in use, so the replica has to wait for its turn.
+		s.installer.slots <- struct{}{}
 	}
 	g := holding(s, uuid.New(), replicas.State{Replica: member.Replica{Name: "0", RaftID: 1, KnownIndex: 7,
 		Phase: member.Serving, Serves: true}})
@@ -290,7 +293,7 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 		if !g.State().Fetching {
 			return false, replicas.Work{}
 		}
-		g.TakeOut(nil) // an install stops the replica in this way when it ends
+		g.TakeOut(nil) // this is how an installation stops the replica when it ends
 		g.EndChange()
 		return true, decide()
 	}

@@ -16,26 +16,28 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// A group is deleted in two steps (docs/adr/0053-groups-end-in-the-log.md). First it ends: after an entry of its own
-// log, no leader accepts a write. Then the leader records in etcd that the group is deleted, if its key there has not
-// changed since before the first step. The members see this record, and move their files to the trash. A leader that
-// resumes an ended group first changes the key, so that a deletion that began earlier can no longer succeed.
+// A group is deleted in two steps (docs/adr/0053-groups-end-in-the-log.md). First, the leader ends the group by an
+// entry in the group's own log. After that entry, no leader accepts a write. Then the leader records in etcd that the
+// group is deleted, provided that the group's key in etcd has not changed since before the first step. When the
+// members see this, they move their files to the trash. If a leader resumes a group that has ended, it first changes
+// the key, so that a deletion that began earlier can no longer succeed.
 
 const deleteTime = 10 * time.Second
 
-// deleteGroup deletes a group that this shard leads and that holds nothing. If want is not the zero UUID, the group
-// must have that UUID.
+// deleteGroup deletes an empty group that this shard leads. If want is not the zero UUID, it must be the UUID of the
+// group.
 func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.UUID) error {
 	g := sv.Group
 	release, ok := s.steerer.HoldEnded(g)
 	if !ok {
 		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is being deleted by another call", g.Name)
 	}
-	defer g.AskLook() // the steerer then resumes the group, unless it was deleted
+	defer g.AskLook() // Unless the group was deleted, the steerer then resumes it
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, deleteTime)
 	defer cancel()
-	// The key is read before the group ends, because a leader that resumes the group after this end changes the key.
+	// The key must be read before the group is ended. A leader that resumes the group after that changes the key, so the
+	// deletion then fails.
 	state, err := s.deletable(ctx, g, want)
 	if err != nil {
 		return err
@@ -46,7 +48,7 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.
 			"group %s is not deleted: %v. sheaf group compact %s --all drops what is superseded, and --why says what is still "+
 				"kept", g.Name, err, g.Name)
 	}
-	if errors.Is(err, replica.ErrChanging) { // the group is being moved
+	if errors.Is(err, replica.ErrChanging) { // the members of the group are being changed
 		return notDeleted(g, err)
 	}
 	if err != nil {
@@ -59,8 +61,8 @@ func (s *Shard) deleteGroup(ctx context.Context, sv *replicas.Served, want uuid.
 	return nil
 }
 
-// deletable returns etcd's state of a group that this shard leads. It fails if no group may be deleted now, if etcd
-// does not have this group, or if want is neither zero nor the group's UUID.
+// deletable returns the state that etcd holds for a group that this shard leads. It returns an error if no group may
+// be deleted at present, if etcd does not have this group, or if want is neither zero nor the UUID of the group.
 func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UUID) (placement.Group, error) {
 	if s.meta.Routing.Mode == placement.Hash {
 		return placement.Group{}, answer.Fail(codes.FailedPrecondition, reason.HashRouting,
@@ -74,7 +76,8 @@ func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UU
 	switch held := view.Held(); {
 	case held != "":
 		return placement.Group{}, notDeleted(g, errors.New(held))
-	// If g.UUID is want, etcd may have been rolled back.
+	// If the group on this shard has the UUID want and only the one in etcd has not, etcd may have been rolled back. The
+	// error must then not say that the group does not exist.
 	case ok && want != uuid.Nil && state.UUID != want && g.UUID != want:
 		return placement.Group{}, answer.Fail(codes.NotFound, reason.GroupNotFound,
 			"group %s with the UUID %s does not exist: the group of this name is %s, and remains", g.Name, want, state.UUID)
@@ -84,7 +87,7 @@ func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UU
 	return state, nil
 }
 
-// notDeleted returns the error for a deletion that has failed, or whose outcome is unknown.
+// notDeleted returns the error for a deletion that has failed or may have failed.
 func notDeleted(g *replicas.Replica, err error) error {
 	return answer.Fail(codes.Unavailable, reason.NoLeader,
 		"group %s may not be deleted yet: try again: %v", g.Name, err)

@@ -24,7 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// slowRegistry delays each request about a group before and after it is applied, and loses some of the requests.
+// slowRegistry delays each request about a group, both before and after the request is applied. It loses some of the
+// requests.
 type slowRegistry struct {
 	*memRegistry
 	world *deletion
@@ -53,16 +54,16 @@ func (r slowRegistry) DeleteGroup(ctx context.Context, g placement.Group) error 
 	return r.memRegistry.DeleteGroup(ctx, g)
 }
 
-// deletion is one run in which a group is deleted and written to while its leader changes.
+// deletion is a run in which a group is deleted while others write to it and its leader changes.
 type deletion struct {
 	*cluster
 	mu       sync.Mutex
 	source   *rand.Rand
 	end      time.Time
-	attempts int // number of deletions that were begun
+	attempts int // number of attempts to delete the group
 }
 
-// random returns a number from 0 to n-1.
+// random returns a random number between 0 and n-1.
 func (d *deletion) random(n int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,8 +74,8 @@ func (d *deletion) sleep(mostMs int) {
 	time.Sleep(time.Duration(d.random(mostMs+1)) * time.Millisecond)
 }
 
-// leader returns a shard that believes that it leads the group, and the group on that shard. It returns nil if there
-// is no such shard.
+// leader returns a shard that considers itself the leader of the group, together with its replica. If there is none,
+// it returns nil.
 func (d *deletion) leader() (*Shard, *replicas.Served) {
 	first := d.random(len(abc))
 	for i := range abc {
@@ -88,7 +89,7 @@ func (d *deletion) leader() (*Shard, *replicas.Served) {
 	return nil, nil
 }
 
-// repeatedly calls do() with a leader, after pauses, until the run ends.
+// repeatedly calls do() again and again with a leader, with pauses in between, until the run ends.
 func (d *deletion) repeatedly(pauseMs int, do func(*Shard, *replicas.Served)) {
 	for time.Now().Before(d.end) {
 		d.sleep(pauseMs)
@@ -98,7 +99,7 @@ func (d *deletion) repeatedly(pauseMs int, do func(*Shard, *replicas.Served)) {
 	}
 }
 
-// run returns whether a put was acknowledged, and whether the group was deleted.
+// run reports whether a put was acknowledged, and whether the group was deleted.
 func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 	var all sync.WaitGroup
 	for range 2 {
@@ -107,7 +108,7 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 				d.mu.Lock()
 				d.attempts++
 				d.mu.Unlock()
-				_ = s.deleteGroup(t.Context(), sv, uuid.Nil) // the registry shows whether the group is deleted
+				_ = s.deleteGroup(t.Context(), sv, uuid.Nil) // whether the group was deleted is seen in the registry
 			})
 		})
 	}
@@ -133,8 +134,8 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 	return acknowledged, !there
 }
 
-// TestDeletesBesideFailoversLoseNoPut checks that a group in which a put was acknowledged is not deleted, in whatever
-// order calls, leadership transfers and etcd responses arrive.
+// TestDeletesBesideFailoversLoseNoPut checks that a group is not deleted if a put to it was acknowledged, no matter
+// in which order calls, transfers of the leadership and responses of etcd arrive.
 func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 	t.Parallel()
 	seeds, first := uint64(24), uint64(1)
@@ -172,8 +173,8 @@ func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 	}
 }
 
-// TestAGroupThatEndedAndIsNotDeletedGoesOn checks that the leader resumes an ended group that was not deleted
-// according to etcd. Until then, the group refuses reads.
+// TestAGroupThatEndedAndIsNotDeletedGoesOn checks that if a group has ended but is not deleted according to etcd, the
+// leader resumes it. Until then, it refuses reads.
 func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -185,7 +186,7 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 				if !sv.Replica().Status().Leader {
 					continue
 				}
-				release, _ := s.steerer.HoldEnded(g) // deleteGroup does the same
+				release, _ := s.steerer.HoldEnded(g) // deleteGroup does this, too, before it ends a group
 				must(t, sv.Replica().End(t.Context(), sv.Log().Blank))
 				if sv.Barrier(t.Context()) == nil || sv.ReadHere(t.Context()) == nil {
 					t.Error("a read in an ended group is allowed")
@@ -205,8 +206,8 @@ func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 	})
 }
 
-// TestADeletionByUUIDSparesOtherGroups checks that a deletion which names a UUID deletes only the group with that UUID,
-// and that a request can query a group's UUID without deleting the group.
+// TestADeletionByUUIDSparesOtherGroups checks that a request with a UUID deletes only the group with that UUID, and
+// that a request can also query the UUID of a group without deleting the group.
 func TestADeletionByUUIDSparesOtherGroups(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -228,9 +229,8 @@ func TestADeletionByUUIDSparesOtherGroups(t *testing.T) {
 	})
 }
 
-// TestADeletionBesideAMembershipChangeIsTriedAgain checks that a deletion is refused as UNAVAILABLE while another
-// membership change of the group is in progress. Clients retry calls that fail with UNAVAILABLE, but not calls that
-// fail with INTERNAL.
+// TestADeletionBesideAMembershipChangeIsTriedAgain checks that a deletion fails with UNAVAILABLE while a change of
+// the group's members is in progress. Clients retry a call after UNAVAILABLE, but not after INTERNAL.
 func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -245,7 +245,7 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 		leader := c.leaderOf("g")
 		for _, name := range abc {
 			if name != leader {
-				c.kill(name) // so the membership change is not committed
+				c.kill(name) // without a majority, the change of the members is never committed
 			}
 		}
 		s := c.shards[leader].shard
@@ -264,9 +264,9 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestADeletedGroupLeavesNoHalfMadeReplica is about a shard that was killed while it created a replica. If the group
-// was deleted in the meantime, the shard drops the folder at its next start. Without a manifest, nothing in the folder
-// names the group.
+// TestADeletedGroupLeavesNoHalfMadeReplica kills a shard while it creates a replica of a group. If the group is
+// deleted in the meantime, the shard must delete the folder when it starts again. The folder has no manifest, so
+// nothing in it names the group.
 func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 	t.Parallel()
 	for what, left := range map[string]struct {
@@ -311,7 +311,7 @@ func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 	}
 }
 
-// zeros creates a file that contains only zeros.
+// zeros creates a file that consists of zeros.
 func zeros(t *bubble, disk vfs.FS, dir, name string, bytes int64) {
 	t.Helper()
 	f, err := disk.Create(path.Join(dir, name))

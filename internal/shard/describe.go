@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// groupStatuses implements serve.Admin.Groups. It sorts groups with numeric names by number.
+// groupStatuses implements serve.Admin.Groups. It sorts groups by name, and numeric names by their value.
 func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Group, more bool) {
 	var groups []namedReplica
 	for _, g := range s.replicas.Groups() {
@@ -43,15 +43,15 @@ func (s *Shard) groupStatuses(only, behind string, most int) (out []*recordv1.Gr
 	return out, more
 }
 
-// namedReplica is a replica together with its name, which may change later.
+// namedReplica is a replica together with its current name, which may change later.
 type namedReplica struct {
 	name string
 	*replicas.Replica
 }
 
-// firstNames returns the replicas with the first names in groups. more is true if there are other replicas. most is the
-// maximum number of names; 0 means no limit. groups must be sorted by name. All replicas of a name are returned
-// together.
+// firstNames returns the replicas of the first names in groups, which must be sorted by name. It returns at most most
+// names, or all of them if most is 0. If several replicas have the same name, either all of them are returned or
+// none. The result more is true if some replicas were left out.
 func firstNames(groups []namedReplica, most int) (first []namedReplica, more bool) {
 	names := 0
 	for i, g := range groups {
@@ -64,7 +64,7 @@ func firstNames(groups []namedReplica, most int) (first []namedReplica, more boo
 	return groups, false
 }
 
-// describe fills in the facts that are known only while a group serves.
+// describe fills in the facts that are known only while a group is being served.
 func describe(p *recordv1.Group, sv *replicas.Served) {
 	stats, node := sv.Log().Stats(), sv.Replica().Status()
 	p.Leader = node.Leader
@@ -87,7 +87,7 @@ func describe(p *recordv1.Group, sv *replicas.Served) {
 	}
 }
 
-// stateOf returns the API's state for a replica in the given phase.
+// stateOf returns the state in the API that corresponds to the phase of a replica.
 func stateOf(phase member.Phase) recordv1.GroupState {
 	switch {
 	case phase.Broken():
@@ -106,7 +106,7 @@ var outcomes = map[group.Outcome]recordv1.LoadOutcome{
 	group.Damaged:   recordv1.LoadOutcome_LOAD_OUTCOME_DAMAGED,
 }
 
-// describeFacts adds the facts that are newer in memory than in the manifest.
+// describeFacts fills in the facts that are newer in memory than in the manifest.
 func describeFacts(p *recordv1.GroupFacts, sv *replicas.Served) {
 	p.RaftId, p.ConfIndex = sv.RaftID, sv.Log().ConfIndex()
 	stats := sv.Log().Stats()
@@ -121,7 +121,7 @@ func describeFacts(p *recordv1.GroupFacts, sv *replicas.Served) {
 	p.VotersOutgoing, p.Ended = conf.GetVotersOutgoing(), format.IsEnded(conf)
 }
 
-// roleOf returns the role of a replica in its group, as far as the replica knows.
+// roleOf returns the role that a replica has in its group, as far as the replica itself knows.
 func roleOf(node replica.Status, raftID uint64) recordv1.MemberRole {
 	switch {
 	case node.Removed:
@@ -135,7 +135,8 @@ func roleOf(node replica.Status, raftID uint64) recordv1.MemberRole {
 	}
 }
 
-// describeMembers fills in the role of a replica and, if it leads, the state of its group's members.
+// describeMembers fills in the replica's role. If the replica leads its group, describeMembers also fills in the
+// state of the group's members.
 func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status) {
 	p.RaftId, p.Role = sv.RaftID, roleOf(node, sv.RaftID)
 	if !node.Leader {
@@ -156,8 +157,8 @@ func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status
 		}
 		if one.ID != sv.RaftID {
 			member.LagEntries = m.LastIndex - min(one.Match, m.LastIndex)
-			// RecentActive is reset once per election timeout, and set by the member's next response. So it may be false for a
-			// live member.
+			// RecentActive is reset at each election timeout, and set again by the member's next response. For a moment, it
+			// may therefore be false although the member is alive.
 			member.Active = !one.Down && (one.RecentActive || one.State == replica.StateReplicate)
 			member.NeedsFiles = one.State == replica.StateSnapshot
 			member.CaughtUp = member.GetActive() && one.State == replica.StateReplicate &&
@@ -167,7 +168,7 @@ func describeMembers(p *recordv1.Group, sv *replicas.Served, node replica.Status
 	}
 }
 
-// copyTo describes the progress of copying a replica to the named shard. It returns nil if the copy is complete.
+// copyTo describes how far a replica has been copied to the named shard. If the copy is complete, it returns nil.
 func copyTo(shard string, g *replicas.Replica, phase member.Phase) *recordv1.Copy {
 	p := &recordv1.Copy{Shard: shard}
 	if c := g.Copying(); c != nil {
@@ -181,7 +182,7 @@ func copyTo(shard string, g *replicas.Replica, phase member.Phase) *recordv1.Cop
 	return nil
 }
 
-// copies describes the copies that are being created on this shard, sorted by group.
+// copies describes the copies that this shard is receiving, sorted by group.
 func (s *Shard) copies() []*recordv1.Move {
 	var out []*recordv1.Move
 	add := func(group string, c *recordv1.Copy) {
@@ -208,7 +209,7 @@ func (s *Shard) copies() []*recordv1.Move {
 	return out
 }
 
-// movePhases maps the phase of a copy to the phase of a move that has only this copy.
+// movePhases maps the phase of a copy to the phase of a move that consists only of this copy.
 var movePhases = map[recordv1.CopyPhase]recordv1.MovePhase{
 	recordv1.CopyPhase_COPY_PHASE_WAITING: recordv1.MovePhase_MOVE_PHASE_WAITING,
 	recordv1.CopyPhase_COPY_PHASE_FILES:   recordv1.MovePhase_MOVE_PHASE_COPYING,

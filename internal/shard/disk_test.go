@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The functions below inspect and change the files of shards, on any disk.
+// The following functions look at and change the files of shards, on any kind of disk.
 
-// filesIn returns the names in a folder, each with the folder's name. It returns none if the folder does not exist.
+// filesIn returns the paths of all entries in a folder. If the folder does not exist, it returns none.
 func filesIn(t testing.TB, disk vfs.FS, dir string) []string {
 	t.Helper()
 	names, err := disk.List(dir)
@@ -32,7 +32,7 @@ func filesBelow(t testing.TB, disk vfs.FS, dir string) map[string]int64 {
 	for _, name := range filesIn(t, disk, dir) {
 		info, err := disk.Stat(name)
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // the folder was removed meanwhile
+		case errors.Is(err, fs.ErrNotExist): // the folder was removed in the meantime
 		case err != nil:
 			t.Fatal(err)
 		case info.IsDir():
@@ -46,7 +46,7 @@ func filesBelow(t testing.TB, disk vfs.FS, dir string) map[string]int64 {
 	return sizes
 }
 
-// copyFolder copies a folder and its contents to one that does not exist yet.
+// copyFolder copies a folder with everything in it to a new folder.
 func copyFolder(t testing.TB, disk vfs.FS, to, from string) {
 	t.Helper()
 	must(t, disk.MkdirAll(to))

@@ -22,11 +22,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The tests in this file run in real time, because they use real file systems on loop devices.
+// These tests use real time, because they need real file systems on loop devices.
 
 const mib = 1 << 20
 
-// deviceOf returns the loop device that is mounted at a mount point.
+// deviceOf returns the loop device of the file system that is mounted at a mount point.
 func deviceOf(t *testing.T, point string) string {
 	t.Helper()
 	m, err := volume.MountOf(vfs.OS{}, point)
@@ -36,7 +36,7 @@ func deviceOf(t *testing.T, point string) string {
 	return m.Source
 }
 
-// A real device is zeroed under a running shard.
+// The test overwrites a real device with zeros while a shard is running on it.
 func TestADeviceZeroedUnderAShard(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -45,7 +45,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)
 	registry := newRegistry(hash4, "s1")
-	// A Guard of 0 means the production interval.
+	// If Guard is 0, the interval is the one used in production.
 	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.times.Guard = point, "ext4", 0 })
 	f.put(1, "one")
 	f.placed()
@@ -69,14 +69,15 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	_, err = recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(1)})
 	want(t, err, codes.Unavailable, reason.NotServing)
 	f.stop()
-	// The next process neither serves the disk nor treats it as a new one, because its configuration names the
-	// expected volume.
+	// The configuration of the next process names the expected volume. Therefore the process neither serves this disk
+	// nor treats it as a new one.
 	f.cfg.Wanted.Volume = registry.now().Groups["0"].Members[0].VolumeUUID
 	f.run()
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
 }
 
-// A file system of another type is detected before anything is written, even if it belongs to the same family.
+// If the file system is of a type other than the expected one, this is detected before anything is written, even if
+// both types are closely related.
 func TestAnExt3IsNoExt4(t *testing.T) {
 	for _, kind := range []string{"ext2", "ext3"} {
 		t.Run(kind, func(t *testing.T) {
@@ -100,7 +101,7 @@ func TestAnExt3IsNoExt4(t *testing.T) {
 	}
 }
 
-// If the file system grows under a running shard, the shard can use the new space immediately.
+// If its file system grows, a running shard can use the additional space immediately.
 func TestAFileSystemThatGrows(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)

@@ -36,7 +36,7 @@ func (h stepHandler) WithGroup(name string) slog.Handler {
 	return stepHandler{h.Handler.WithGroup(name), h.tell}
 }
 
-// stepWanted is a step for which a test waits. number counts the steps of this kind.
+// stepWanted is a step for which a test waits. Of all steps of this kind, it is the one with the given number.
 type stepWanted struct {
 	kind   string
 	number int32
@@ -44,16 +44,18 @@ type stepWanted struct {
 	here   chan struct{}
 }
 
-// pools holds two shards in each of three domains, one for each pool.
+// pools consists of two shards in each of three domains. The first shard of each domain is in one pool, and the
+// second is in the other.
 type pools struct {
 	*cluster
 	step   atomic.Pointer[stepWanted]
-	shared atomic.Pointer[string] // the first group that had two voters in one domain
+	shared atomic.Pointer[string] // first group that was found to have two voters in one domain
 }
 
 var (
 	poolA = []string{"a1", "a2", "a3"}
-	poolC = []string{"c3", "c1", "c2"} // for each group, the domain of the first copy in poolC differs from that in poolA
+	// The order is such that the first copy of each group is in a different domain than with poolA.
+	poolC = []string{"c3", "c1", "c2"}
 )
 
 func domainOf(shard string) string { return "n" + shard[1:] }
@@ -76,7 +78,7 @@ func newPools(t testing.TB) *pools {
 	return p
 }
 
-// look records the first group with two voters in one domain.
+// look records the first group that has two voters in one domain.
 func (p *pools) look(v placement.View) {
 	for name, g := range v.Groups {
 		seen := map[string]bool{}
@@ -98,8 +100,8 @@ func (p *pools) tell(step string) {
 	}
 }
 
-// Groups move from one pool to another across the same three domains. Every group keeps working if one of the domains
-// is lost at any step, because no two of its voters were in that domain.
+// Groups move from one pool to another, across the same three domains. If one of the domains is lost at any step of
+// these moves, every group must keep working. That is possible because a group never has two voters in one domain.
 func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -108,8 +110,8 @@ func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 		steps := []*stepWanted{
 			{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6},
 			{kind: "TransferLeader", number: 1},
-			// The second transfer need not be the last one. A group that had an election meanwhile needs no transfer,
-			// so there may be fewer transfers than groups.
+			// The test waits only for the second transfer. There may be no more than that, because a group that has had an
+			// election in the meantime does not need a transfer.
 			{kind: "Replace", number: 12}, {kind: "TransferLeader", number: 2},
 		}
 		if testing.Short() {

@@ -22,24 +22,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// written is one put or delete of a record.
+// written is a put or a delete of one record.
 type written struct {
-	bytes int // size of the data; negative for a delete
+	bytes int // size of the data; negative if this is a delete
 	acked bool
 }
 
-// absent is an index that stands for a record without data, because nothing was written or because of a delete.
+// absent is used as the number of a write if the record has no data, because nothing was written or because it was
+// deleted.
 const absent = -1
 
-// record holds the writes under one id, in the order in which its only writer began them. A write with an unknown
-// outcome may have been applied at any time. Among the other writes, only the last one matters.
+// record contains the writes to one record, in the order in which its only writer began them. A write whose outcome
+// is unknown may have been applied at any time. Of all other writes, only the last one matters.
 type record struct {
 	id     int64
 	writes []written
 }
 
-// mayBe reports whether the record may have the data of its n-th write. If n is the constant absent, mayBe reports
-// whether the record may have no data.
+// mayBe reports whether the record may have the data of its n-th write, or no data at all if n is absent.
 func (r *record) mayBe(n int) bool {
 	last := -1
 	for i, w := range r.writes {
@@ -67,7 +67,7 @@ func (r *record) content(n int) []byte {
 	return data(r.id*tags+int64(n), r.writes[n].bytes)[:r.writes[n].bytes]
 }
 
-// which returns the number of the write with this data, or absent if there is no such write.
+// which returns the number of the write that wrote this data, or absent if there is no such write.
 func (r *record) which(b []byte) int {
 	tag, _, _ := bytes.Cut(b, []byte("/"))
 	n, err := strconv.ParseInt(string(tag), 10, 64)
@@ -78,8 +78,8 @@ func (r *record) which(b []byte) int {
 	return int(n)
 }
 
-// person is a client. It writes some records that no other client writes. It makes one call after another, and retries
-// each until it gets a response or gives up.
+// person is a client. Some records are written only by this client. It makes one call at a time, and repeats each
+// call until it gets a response or gives up.
 type person struct {
 	x       *exploration
 	random  *rand.Rand
@@ -87,7 +87,7 @@ type person struct {
 	calls   int
 }
 
-// patienceOfCall is the timeout of one attempt. It is more than enough if the group has a leader.
+// patienceOfCall is the time limit for one attempt of a call. If the group has a leader, a call needs much less.
 const patienceOfCall = 5 * time.Second
 
 func (p *person) live(ctx context.Context) {
@@ -104,11 +104,11 @@ func (p *person) live(ctx context.Context) {
 			p.read(r)
 		}
 		p.calls++
-		time.Sleep(time.Duration(p.random.IntN(300)) * time.Millisecond) // calls themselves take hardly any virtual time
+		time.Sleep(time.Duration(p.random.IntN(300)) * time.Millisecond) // calls take hardly any virtual time
 	}
 }
 
-// tries retries a call for a record until it gets a response.
+// tries makes a call for a record, and repeats it until it gets a response. It reports whether the call succeeded.
 func (p *person) tries(r *record, do func(ctx context.Context, c recordv1.RecordServiceClient) error) bool {
 	name := placement.GroupName(p.x.routing.GroupOf(r.id))
 	err := p.x.atLeader(name, p.random.IntN, do)
@@ -118,7 +118,7 @@ func (p *person) tries(r *record, do func(ctx context.Context, c recordv1.Record
 	return err == nil
 }
 
-// oracleOf returns the oracle that a persistent error violates.
+// oracleOf returns the oracle that is violated if this error does not go away.
 func oracleOf(err error) oracle {
 	if status.Code(err) == codes.DataLoss {
 		return oracleDamage
@@ -126,9 +126,9 @@ func oracleOf(err error) oracle {
 	return oracleStuck
 }
 
-// atLeader calls the shard that leads a group according to etcd. At every third attempt, or if etcd has no leader, it
-// calls a random shard. It retries the call until it gets a response or patience has passed. An error about damage
-// counts as a response.
+// atLeader makes a call to the shard that leads a group according to etcd. In every third attempt, or if etcd names
+// no leader, it calls a random shard. It repeats the call until it gets a response or patience has passed. An error
+// that reports damage also counts as a response.
 func (x *exploration) atLeader(name string, choose func(n int) int,
 	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
 	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {
@@ -149,7 +149,7 @@ func (x *exploration) atLeader(name string, choose func(n int) int,
 			return err
 		case codes.Internal, codes.InvalidArgument, codes.Unimplemented:
 			if strings.Contains(status.Convert(err).Message(), vfs.ErrCrashed.Error()) {
-				break // a process with a dead disk still responds for a moment, while a real dead machine would not
+				break // a process whose disk is dead still responds for a moment, which a machine that has died would not do
 			}
 			x.violate(oracleAnswers, "group %s at %s: %v", name, m.name, err)
 			return err
@@ -159,13 +159,13 @@ func (x *exploration) atLeader(name string, choose func(n int) int,
 	return err
 }
 
-// begin records a write before it is sent.
+// begin records a write before the request is sent.
 func (r *record) begin(bytes int) int {
 	r.writes = append(r.writes, written{bytes: bytes})
 	return len(r.writes) - 1
 }
 
-// request returns the request id of a write.
+// request returns the request id for a write.
 func (r *record) request(n int) []byte {
 	id := make([]byte, 16)
 	binary.LittleEndian.PutUint64(id, uint64(r.id)+1)
@@ -191,8 +191,8 @@ func (p *person) delete(r *record) {
 	})
 }
 
-// upload writes a blob. It often cuts the connection during an upload or after everything was sent, and retries some of
-// these uploads.
+// upload writes a blob. It often cuts the connection, either during the upload or after everything was sent. It
+// retries some of these uploads.
 func (p *person) upload(r *record, bytes int) {
 	n := r.begin(bytes)
 	content := r.content(n)
@@ -236,7 +236,7 @@ func (p *person) upload(r *record, bytes int) {
 	}
 }
 
-// disconnectSoon cuts the connection of an upload that was sent completely, while the shard processes the upload.
+// disconnectSoon cuts the connection of an upload after everything was sent, while the shard is still processing it.
 func (p *person) disconnectSoon(stream recordv1.RecordService_UploadClient, cancel func()) {
 	timer := time.AfterFunc(time.Duration(p.random.IntN(30_000))*time.Microsecond, cancel)
 	defer timer.Stop()
@@ -245,7 +245,7 @@ func (p *person) disconnectSoon(stream recordv1.RecordService_UploadClient, canc
 	}
 }
 
-// read reads a record at the leader.
+// read reads a record from the leader.
 func (p *person) read(r *record) {
 	var got []byte
 	var found bool
@@ -258,7 +258,7 @@ func (p *person) read(r *record) {
 	p.x.judgeRecord("a read", r, got, found)
 }
 
-// download returns a record's data; the result found is false if there is none.
+// download returns the data of a record. The result found is false if the record has no data.
 func download(ctx context.Context, c recordv1.RecordServiceClient, key *recordv1.RecordKey) (got []byte, found bool,
 	err error) {
 	stream, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key})
@@ -279,7 +279,7 @@ func download(ctx context.Context, c recordv1.RecordServiceClient, key *recordv1
 	}
 }
 
-// judgeRecord compares the data of a record with its writes.
+// judgeRecord checks whether the data that was read can result from the writes to the record.
 func (x *exploration) judgeRecord(who string, r *record, got []byte, found bool) {
 	n := absent
 	if found {
@@ -294,7 +294,7 @@ func (x *exploration) judgeRecord(who string, r *record, got []byte, found bool)
 	}
 }
 
-// people holds all clients.
+// people is the set of all clients.
 type people struct {
 	all  []*person
 	wait sync.WaitGroup

@@ -20,16 +20,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// deleter creates empty groups and deletes them again, while the other events happen to the shards. During some of
-// the deletions, it puts a record into the group. If this put was acknowledged, the group must exist at the end, with
-// its record, and the deleter no longer touches it.
+// deleter creates empty groups and deletes them again, while everything else happens to the shards. During some of
+// the deletions it puts a record into the group. If this put is acknowledged, the group with its record must still
+// exist at the end, and the deleter leaves it alone from then on.
 type deleter struct {
 	x      *exploration
 	random *rand.Rand
 
 	works atomic.Bool
-	names int          // number of names that are used up
-	kept  []string     // groups that hold an acknowledged put
+	names int          // number of names that cannot be used again
+	kept  []string     // groups that contain an acknowledged put
 	gone  []deletedOne // groups that were deleted
 }
 
@@ -39,15 +39,15 @@ type deletedOne struct {
 }
 
 const (
-	putsKeptMax = 4 // the number of groups with an acknowledged put after which the deleter stops writing
-	spareID     = 1 // id of the only record in each group with an acknowledged put
+	putsKeptMax = 4 // when this many groups contain an acknowledged put, the deleter makes no more puts
+	spareID     = 1 // id of the only record in such a group
 	sparePrefix = "spare-"
 )
 
-// fill returns the data of a group's only record.
+// fill returns the data for the only record of a group.
 func fill(name string) []byte { return []byte("kept in " + name) }
 
-// work deletes groups until ctx is done.
+// work creates and deletes groups until ctx is done.
 func (d *deleter) work(ctx context.Context) {
 	d.works.Store(true)
 	defer d.works.Store(false)
@@ -80,7 +80,7 @@ func (d *deleter) work(ctx context.Context) {
 
 func (d *deleter) pause(most time.Duration) { time.Sleep(time.Duration(d.random.Int64N(int64(most)))) }
 
-// round checks a group after the attempts to delete it.
+// round checks a group after all attempts to delete it.
 func (d *deleter) round(name string, id uuid.UUID, put, acknowledged bool) {
 	_, there := d.x.registry.now().Groups[name]
 	switch {
@@ -94,11 +94,11 @@ func (d *deleter) round(name string, id uuid.UUID, put, acknowledged bool) {
 		d.gone = append(d.gone, deletedOne{name, id})
 	}
 	if put && there {
-		d.names++ // the group may hold a record, so its name is used up
+		d.names++ // the group may contain a record, so its name is not used again
 	}
 }
 
-// create creates a group, unless there already is one with this name, and returns its UUID.
+// create creates a group, unless a group with this name exists already. It returns the group's UUID.
 func (d *deleter) create(name string) uuid.UUID {
 	if there, ok := d.x.registry.now().Groups[name]; ok {
 		return there.UUID
@@ -116,7 +116,7 @@ func (d *deleter) create(name string) uuid.UUID {
 	return g.UUID
 }
 
-// withoutName returns a copy of all, the map of deleted groups, without the given name.
+// withoutName returns a copy of the map all, which contains deleted groups, without the given name.
 func withoutName(all map[string]uuid.UUID, name string) map[string]uuid.UUID {
 	out := map[string]uuid.UUID{}
 	for n, id := range all {
@@ -127,7 +127,7 @@ func withoutName(all map[string]uuid.UUID, name string) map[string]uuid.UUID {
 	return out
 }
 
-// delete tries once to delete a group, at the group's leader if etcd has one.
+// delete makes one attempt to delete a group. If etcd names a leader, the request goes to that leader.
 func (d *deleter) delete(name string, id uuid.UUID) {
 	x := d.x
 	m := x.machineOf(x.registry.now().Groups[name].Leader)
@@ -153,7 +153,7 @@ func (d *deleter) delete(name string, id uuid.UUID) {
 	}
 }
 
-// put tries several times to put a group's record, and reports whether a put was acknowledged.
+// put makes several attempts to put a group's record, and reports whether one of them was acknowledged.
 func (d *deleter) put(name string) bool {
 	x := d.x
 	for range 20 {
@@ -176,7 +176,7 @@ func (d *deleter) put(name string) bool {
 
 func spareKey(name string) *recordv1.RecordKey { return &recordv1.RecordKey{Group: name, Id: spareID} }
 
-// admin returns a client of the shard's AdminService, or nil if no shard runs.
+// admin returns a client for the shard's AdminService, or nil if no shard is running.
 func (m *machine) admin() recordv1.AdminServiceClient {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,8 +186,8 @@ func (m *machine) admin() recordv1.AdminServiceClient {
 	return recordv1.NewAdminServiceClient(m.conn)
 }
 
-// judge checks, when nothing runs any longer, that groups with an acknowledged put exist, and that no deleted group
-// has come back.
+// judge is called when nothing is running any more. It checks that every group with an acknowledged put exists, and
+// that no deleted group has come back.
 func (d *deleter) judge() {
 	x := d.x
 	for _, name := range d.kept {
@@ -212,9 +212,9 @@ func (d *deleter) judge() {
 	}
 }
 
-// found returns a message that names a shard which still serves a deleted group or has its files. It returns an empty
-// string if there is none. If the name is used again, files may remain, because etcd then no longer lists the first
-// group as deleted.
+// found looks for a shard that still serves a deleted group or has its files. It returns a message that names the
+// shard, or an empty string if there is none. If the group's name is in use again, files may be left over, because
+// etcd then no longer lists the first group as deleted.
 func (d *deleter) found(g deletedOne) string {
 	x := d.x
 	for _, m := range x.machines {

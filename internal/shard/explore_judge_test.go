@@ -21,32 +21,32 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// oracle names a check that can find a violation.
+// oracle is the name of a check that may find a violation.
 type oracle string
 
 // These are the oracles.
 const (
-	oracleKept     oracle = "acknowledged"  // acknowledged data exists
-	oracleInvented oracle = "invented"      // no other data exists
-	oracleDamage   oracle = "damage"        // nothing is damaged unless a fault has damaged it
-	oracleAgree    oracle = "copies agree"  // the copies of a group have equal contents
-	oracleStuck    oracle = "comes to rest" // each group gets its wanted members, no learner, and a leader that responds
-	oracleStop     oracle = "stops"         // stops and kills finish
-	oracleStart    oracle = "starts"        // a shard starts on the surviving disk
-	oraclePast     oracle = "past"          // a damaged group does not return old data as current
-	oracleAnswers  oracle = "answers"       // no call fails with an unexpected error
-	oracleSigns    oracle = "vital signs"   // no metric of a status is impossible
+	oracleKept     oracle = "acknowledged"  // acknowledged data is never lost
+	oracleInvented oracle = "invented"      // data that nobody has written never appears
+	oracleDamage   oracle = "damage"        // data is damaged only by faults that damage it
+	oracleAgree    oracle = "copies agree"  // all copies of a group have the same content
+	oracleStuck    oracle = "comes to rest" // each group gets the right members, no learner, and a leader that responds
+	oracleStop     oracle = "stops"         // a shard that is stopped or killed comes to its end
+	oracleStart    oracle = "starts"        // a shard can start on the disk that has survived
+	oraclePast     oracle = "past"          // a damaged group does not return old data as if it were current
+	oracleAnswers  oracle = "answers"       // calls fail only with errors that are expected
+	oracleSigns    oracle = "vital signs"   // the metrics in a status never have impossible values
 	oracleDeleted  oracle = "deleted"       // a deleted group does not come back
 )
 
-// rests waits until every group is on its target shards and its leader responds.
+// rests waits until each group is on its target shards and its leader responds.
 func (x *exploration) rests() bool {
 	what := ""
 	ok := x.await(func() bool {
 		view := x.registry.now()
 		for name, g := range view.Groups {
 			if x.deleter != nil && x.deleter.works.Load() && strings.HasPrefix(name, sparePrefix) {
-				continue // the deleter may have just created the group, or may be about to delete it
+				continue // the deleter may have just created this group, or may be about to delete it
 			}
 			wanted := slices.Sorted(slices.Values(view.Targets[name].Shards))
 			var have []string
@@ -75,8 +75,8 @@ func (x *exploration) rests() bool {
 	return ok
 }
 
-// led returns the reason why a group has no leader that responds, or has copies that are behind the leader. It returns
-// an empty string if neither is the case.
+// led explains why a group has no leader that responds, or has copies that lag behind the leader. If neither is the
+// case, it returns an empty string.
 func (x *exploration) led(name string, g placement.Group) string {
 	m := x.machineOf(g.Leader)
 	if m == nil {
@@ -144,8 +144,8 @@ func (x *exploration) states() string {
 	return b.String()
 }
 
-// judge reads all records in each way that is open to clients. It is called when all groups are settled and no client
-// writes.
+// judge reads all records in every way in which clients can read them. It is called when all groups are at rest and
+// no client is writing.
 func (x *exploration) judge() {
 	view := x.registry.now()
 	for name, g := range view.Groups {
@@ -167,7 +167,7 @@ func (x *exploration) judge() {
 	}
 }
 
-// readOne reads a record by Download and, if its data is not a blob, also by Get.
+// readOne reads a record by Download. If the data is not a blob, it also reads the record by Get.
 func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
 		if got, found, err = download(ctx, c, x.key(r.id)); err != nil || !found || len(got) > format.DataBytesMax {
@@ -187,8 +187,8 @@ func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	return got, found
 }
 
-// scan scans a group and returns the records, with nil data for a blob. If damage is allowed, the scan may end with
-// DATA_LOSS, and whole is false in that case.
+// scan scans a group and returns the records. For a blob, the data is nil. If damage is true, the scan may end with
+// DATA_LOSS, and the result whole is then false.
 func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whole bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) error {
 		all = map[int64][]byte{}
@@ -220,7 +220,7 @@ func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whol
 	return all, false
 }
 
-// judgeCopies compares the contents of a group's copies, and reads every byte of each copy.
+// judgeCopies compares what the copies of a group contain, and reads every byte of each copy.
 func (x *exploration) judgeCopies(name string, g placement.Group) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -251,7 +251,7 @@ func (x *exploration) judgeCopies(name string, g placement.Group) {
 	}
 }
 
-// holdings returns the records of a copy as strings.
+// holdings returns the records in a copy in the form of strings.
 func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 	id, err := log.OpenScan(time.Minute)
 	if err != nil {
@@ -272,9 +272,9 @@ func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 	return all, nil
 }
 
-// truncated truncates a segment of one copy while its shard is down. It is the last fault of an exploration. If there
-// are other copies, the copy becomes complete again. A single copy stays damaged: its responses are correct, and it
-// refuses reads whose result may be wrong.
+// truncated truncates a segment of one copy while the shard of that copy is down. This is the last fault of an
+// exploration. If there are other copies, the truncated one must become complete again. If it is the only copy, it
+// stays damaged. It must then return correct data, and refuse reads whose result might be wrong.
 func (x *exploration) truncated() {
 	m, name, g := x.anyReplica()
 	if m == nil {
@@ -288,7 +288,8 @@ func (x *exploration) truncated() {
 	m.start(vfstest.Survival{Kind: vfstest.SurviveAll})
 	if x.copies > 1 {
 		if x.rests() {
-			x.await(func() bool { // either the damage is repaired, or the copy is reinstalled
+			// The damage may be repaired, or the whole copy may be installed again.
+			x.await(func() bool {
 				for _, member := range x.registry.now().Groups[name].Members {
 					sv := x.servedOn(member.Shard, g)
 					if sv == nil || sv.Log().Damaged() {
@@ -317,7 +318,7 @@ func (x *exploration) truncated() {
 	x.judgeDamaged(name)
 }
 
-// judgeDamaged reads a damaged group. Each record must be unchanged, or its read must be refused.
+// judgeDamaged reads a damaged group. For each record, it must get the unchanged data or an error.
 func (x *exploration) judgeDamaged(name string) {
 	scanned, whole := x.scan(name, true)
 	for id, r := range x.records {

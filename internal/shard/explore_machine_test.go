@@ -19,12 +19,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// line is one process's connection to etcd. It stops working when the process is dead.
+// line is the connection of one process to etcd. It stops working when the process dies.
 type line struct {
 	*memRegistry
 	x     *exploration
 	dead  atomic.Bool
-	stays bool // the registration outlives the process, like a lease that was not revoked
+	stays bool // whether the registration outlives the process, as if its lease had not been revoked
 }
 
 func (l *line) Meta(ctx context.Context) (placement.Meta, error) {
@@ -74,7 +74,8 @@ func (l *line) PutGroupAsLeader(ctx context.Context, g placement.Group) (placeme
 	return l.memRegistry.PutGroupAsLeader(ctx, g)
 }
 
-// DeleteGroup loses some requests, so that the group has ended but is not deleted, and some responses.
+// DeleteGroup loses some of the requests, so that the group has ended but is not deleted. It also loses some of the
+// responses.
 func (l *line) DeleteGroup(ctx context.Context, g placement.Group) error {
 	if l.dead.Load() {
 		return errDown
@@ -92,14 +93,14 @@ func (l *line) DeleteGroup(ctx context.Context, g placement.Group) error {
 	return err
 }
 
-// machine is an in-memory disk, and the shard that runs on it, if any. Only the code that causes faults (the nemesis)
-// starts and ends the shard.
+// machine is an in-memory disk, together with the shard that runs on it, if there is one. The shard is started and
+// stopped only by the code that causes the faults (the nemesis).
 type machine struct {
 	x    *exploration
 	name string
 
 	disk   *vfstest.Mem
-	faulty *vfstest.Faulty // the disk as the shard uses it, with faults
+	faulty *vfstest.Faulty // the disk from the shard's point of view, with faults
 	line   *line
 
 	mu      sync.Mutex // guards the fields that clients read
@@ -108,16 +109,16 @@ type machine struct {
 	records recordv1.RecordServiceClient
 }
 
-// stage is a part of a replica's life, identified by the disk operations in it.
+// stage is a part of the life of a replica. It is recognized by the disk operations that happen in it.
 type stage struct {
 	name  string
 	match func(op vfstest.Op) bool
-	most  int // the machine dies after at most this many operations of the stage
+	most  int // the machine dies at the latest after this many operations of the stage
 }
 
 const exploreDir = "/v"
 
-// inGroup returns the path of a file relative to its group's folder; "." is the folder itself.
+// inGroup returns the path of a file relative to the folder of its group. For the folder itself, it returns ".".
 func inGroup(name string) (file string, ok bool) {
 	_, rest, ok := strings.Cut(name, exploreDir+"/groups/")
 	if !ok {
@@ -127,7 +128,7 @@ func inGroup(name string) (file string, ok bool) {
 	return path.Clean(file), true
 }
 
-// These are the stages at which a machine dies.
+// A machine may die at any of these stages.
 var (
 	beginning = stage{"begins a replica", func(op vfstest.Op) bool {
 		file, ok := inGroup(op.Name)
@@ -145,8 +146,8 @@ var (
 	anything = stage{"does anything", func(vfstest.Op) bool { return true }, 200}
 )
 
-// arm makes the machine die, together with its connection to etcd, right after the n-th operation of a stage. The
-// returned channel is closed at that moment.
+// arm makes the machine die right after the n-th operation of a stage, together with its connection to etcd. At that
+// moment, the channel that arm has returned is closed.
 func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 	hit = make(chan struct{})
 	disk, line := m.disk, m.line
@@ -164,7 +165,7 @@ func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 
 func (m *machine) disarm() { m.disk.AfterOp(nil) }
 
-// die kills the process immediately. The argument how determines what survives on the disk: everything after a kill,
+// die kills the process immediately. The argument how determines what is left on the disk: everything after a kill,
 // and less after a power cut.
 func (m *machine) die(how vfstest.Survival) {
 	m.line.dead.Store(true)
@@ -173,14 +174,14 @@ func (m *machine) die(how vfstest.Survival) {
 	m.renew(how)
 }
 
-// renew replaces the disk with the one that survives.
+// renew replaces the disk with one that contains only what has survived.
 func (m *machine) renew(how vfstest.Survival) {
 	m.disarm()
 	m.disk = m.disk.CrashClone(how)
 	m.faulty = vfstest.NewFaulty(m.disk)
 }
 
-// end stops the shard by the function how. If the shard does not end in time, that is a violation; end then repairs the
+// end ends the shard by calling how. If that takes too long, it is a violation. In that case, end also repairs the
 // disk, so that the test can finish.
 func (m *machine) end(how func(s *Shard)) {
 	m.mu.Lock()
@@ -205,7 +206,7 @@ func (m *machine) end(how func(s *Shard)) {
 	_ = conn.Close()
 }
 
-// stop stops the shard gracefully.
+// stop stops the shard in the regular way.
 func (m *machine) stop() {
 	m.end(func(s *Shard) {
 		ctx, cancel := context.WithTimeout(context.Background(), m.x.patience/2)
@@ -216,8 +217,8 @@ func (m *machine) stop() {
 	})
 }
 
-// start starts the shard. It retries if etcd is down, or if the machine dies meanwhile. In the latter case, the
-// argument how determines what survives on the disk.
+// start starts the shard. It tries again if etcd is down, or if the machine dies during the start. In the latter
+// case, the argument how determines what is left on the disk.
 func (m *machine) start(how vfstest.Survival) {
 	for began := time.Now(); ; {
 		err := m.startOnce()
@@ -263,14 +264,14 @@ func (m *machine) startOnce() error {
 	return nil
 }
 
-// running returns the shard and a client of it, or nil if no shard runs.
+// running returns the shard and a client for it. If no shard is running, it returns nil.
 func (m *machine) running() (*Shard, recordv1.RecordServiceClient) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.shard, m.records
 }
 
-// eventWriter writes a shard's log to the events of the exploration.
+// eventWriter adds the log of a shard to the events of the exploration.
 type eventWriter struct{ x *exploration }
 
 func (w eventWriter) Write(b []byte) (int, error) {
@@ -285,7 +286,7 @@ func noTime(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// event records an event, for the trace of a violation.
+// event records an event. If there is a violation, the test logs these events.
 func (x *exploration) event(format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// misfortune is one kind of fault. run causes the fault, and reports whether it occurred. When run returns, all
-// shards run.
+// misfortune is a kind of fault. The function run causes the fault, and reports whether it has actually occurred.
+// When run returns, all shards are running again.
 type misfortune struct {
 	name string
 	run  func(x *exploration) bool
@@ -46,7 +46,7 @@ var misfortunes = []misfortune{
 	{"killed when its disk has failed", (*exploration).killedWhenItsDiskHasFailed},
 }
 
-// step causes one random misfortune, chosen from those with the given names or, if there are no names, from all.
+// step causes one misfortune at random. If names is not empty, it chooses only from the misfortunes with these names.
 func (x *exploration) step(n int, names []string) {
 	some := misfortunes
 	if len(names) > 0 {
@@ -60,8 +60,8 @@ func (x *exploration) step(n int, names []string) {
 	x.pause(400 * time.Millisecond)
 }
 
-// killed makes a machine die at some operation of a stage, which the function begins initiates. It then restarts the
-// machine on the surviving disk. During that restart, the machine may die once more.
+// killed makes a machine die at some operation of a stage, which the function begins is supposed to bring about. It
+// then restarts the machine on the disk that has survived. During the restart, the machine may die a second time.
 func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	how := x.survival()
 	hit := m.arm(s, 1+x.dice(s.most))
@@ -90,7 +90,7 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	m.disarm()
 	select {
 	case <-again:
-		if m.disk == disk { // the machine has not been restarted a second time yet
+		if m.disk == disk { // the machine has not been restarted after its second death yet
 			m.die(how)
 			m.start(how)
 		}
@@ -99,7 +99,7 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	return true
 }
 
-// killedAsItBegins gives a shard a group, and kills the shard while it begins its replica.
+// killedAsItBegins assigns a group to a shard, and kills the shard while it begins its replica of the group.
 func (x *exploration) killedAsItBegins() bool { return x.killedAsItJoins(beginning) }
 
 func (x *exploration) killedAsItJoins(s stage) bool {
@@ -108,8 +108,8 @@ func (x *exploration) killedAsItJoins(s stage) bool {
 	return name != "" && x.killed(m, s, func() { x.aim(name, m, nil) })
 }
 
-// killedAsItLeaves moves a group away from a shard, sometimes a group that was only just assigned to it, and kills the
-// shard meanwhile.
+// killedAsItLeaves moves a group away from a shard, and kills the shard meanwhile. Sometimes the group has only just
+// been assigned to the shard.
 func (x *exploration) killedAsItLeaves() bool {
 	m := x.anyMachine()
 	name := x.some(m, x.dice(3) > 0)
@@ -135,7 +135,7 @@ func (x *exploration) killedWithoutEtcd() bool {
 	return true
 }
 
-// unbegun returns a fault that fails the first steps of creating a replica.
+// unbegun adds a fault that makes the first steps of creating a replica fail.
 func (x *exploration) unbegun(before func(op vfstest.Op)) *vfstest.Fault {
 	return &vfstest.Fault{
 		Match:  func(op vfstest.Op) bool { return op.Kind.Mutates() && beginning.match(op) },
@@ -144,7 +144,7 @@ func (x *exploration) unbegun(before func(op vfstest.Op)) *vfstest.Fault {
 	}
 }
 
-// stoppedWhileItCannotBegin stops a shard at the moment when its disk refuses a replica.
+// stoppedWhileItCannotBegin stops a shard while its disk refuses to store a new replica.
 func (x *exploration) stoppedWhileItCannotBegin() bool {
 	m := x.anyMachine()
 	name := x.some(m, false)
@@ -192,7 +192,7 @@ func (x *exploration) cannotBegin() bool {
 	return fault.Fired() > 0
 }
 
-// slow delays each sync of a segment or of the journal.
+// slow makes each sync of a segment or of the journal take longer.
 func (m *machine) slow(each time.Duration) *vfstest.Fault {
 	return m.faulty.Add(&vfstest.Fault{
 		Match: func(op vfstest.Op) bool {
@@ -218,7 +218,7 @@ func (x *exploration) slowDisk() bool {
 	return fired
 }
 
-// spaceUnknown makes a machine's file system fail to report its free space.
+// spaceUnknown makes a machine's file system unable to report its free space.
 func (x *exploration) spaceUnknown() bool {
 	fault := x.anyMachine().faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpSpace
@@ -228,7 +228,7 @@ func (x *exploration) spaceUnknown() bool {
 	return fault.Fired() > 0
 }
 
-// truncate truncates a segment of a group, at a random place.
+// truncate truncates a segment of a group at a random offset.
 func (x *exploration) truncate(m *machine, g placement.Group) bool {
 	dir := path.Join(exploreDir, "groups", g.UUID.String())
 	names, err := m.disk.List(dir)
@@ -253,7 +253,7 @@ func (x *exploration) truncate(m *machine, g placement.Group) bool {
 	return file.Truncate(at) == nil && file.Sync() == nil
 }
 
-// killedWhenItsDiskHasFailed makes a disk refuse all changes from some moment until the process is killed.
+// killedWhenItsDiskHasFailed makes a disk fail, so that it refuses all changes, and later kills the process.
 func (x *exploration) killedWhenItsDiskHasFailed() bool {
 	m := x.anyMachine()
 	kinds := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectDone, vfstest.EffectPart, vfstest.EffectDrop}

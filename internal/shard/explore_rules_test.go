@@ -10,17 +10,17 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// exploreRules lists the rules that an exploration can judge. Each rule is switched off, and an oracle of the rule
-// must then find a violation.
+// exploreRules lists the rules that explorations can check. The test switches each of them off, and one of the rule's
+// oracles must then find a violation.
 var exploreRules = []struct {
 	name    string
 	off     rules.Off
 	copies  int
 	faults  []string
-	fires   string // the misfortune that must have occurred before the violation
+	fires   string // name of the misfortune that must have occurred before the violation
 	oracles []oracle
-	says    string // a string that the violation contains
-	long    bool   // the rule needs many seeds, so only the long run includes it
+	says    string // text that the violation must contain
+	long    bool   // whether the rule is tested only in the long run, because it needs many seeds
 }{
 	{
 		name: "what a kill leaves of a learner's folder is replaced", off: rules.Remnant, copies: 3,
@@ -47,18 +47,18 @@ var exploreRules = []struct {
 	},
 }
 
-// patienceOfRules limits the waits of an exploration with a rule switched off. An action that takes longer never
-// finishes.
+// patienceOfRules limits the waiting times of an exploration in which a rule is switched off. An action that takes
+// longer than this would never finish.
 const patienceOfRules = 20 * time.Second
 
-// TestEveryRuleOfShardsIsNeeded switches one rule off and runs seeds until the exploration finds the violation that the
-// rule prevents.
+// TestEveryRuleOfShardsIsNeeded switches off one rule at a time, and tries seeds until an exploration finds the
+// violation that the rule should prevent.
 func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")
 	}
 	t.Parallel()
-	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 200) // far more seeds than any rule needs
+	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 200) // this is a multiple of what any rule needs
 	for _, rule := range exploreRules {
 		if rule.long && !soaktest.Long() {
 			continue
@@ -72,7 +72,7 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 				if len(x.violations) == 0 {
 					continue
 				}
-				v := x.violations[0] // later violations may be consequences of the first one
+				v := x.violations[0] // any further violations may be consequences of the first one
 				if slices.Contains(rule.oracles, v.oracle) && x.fired[rule.fires] > 0 && strings.Contains(v.what, rule.says) {
 					t.Logf("%s: found by seed %d, %v: %.400s; before it %v", rule.name, seed, x.fired, v.String(), others)
 					return
@@ -84,8 +84,8 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEveryRuleOfShardsHolds runs the same faults with the rules on. So a violation that is found with a rule switched
-// off has no other cause.
+// TestEveryRuleOfShardsHolds causes the same faults without switching off a rule, and expects no violation. This
+// shows that the violations in the other test are caused by the rule that is switched off.
 func TestEveryRuleOfShardsHolds(t *testing.T) {
 	soaktest.Only(t, "raft", "TestExplore has all of these faults")
 	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 30)

@@ -23,29 +23,31 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// An exploration is a random walk through the states of shards. Real shards, with all their parts, communicate with
-// each other and with their clients over in-memory connections. Their disks are in memory, too, and lose power.
-// Groups are moved from shard to shard. With Named routing, empty groups are created and deleted. Meanwhile shards
-// die while they begin, install or remove replicas, or stop while they cannot begin one, and uploads are cut off.
-// When everything works again, each group must come to rest, and hold everything that was acknowledged. Time is
-// virtual. The seed determines the random choices, but not the scheduling of the goroutines.
+// exploration is a random walk through the states of a store's shards. The shards are real and complete, and
+// communicate with each other and with their clients over in-memory connections. Their disks are also in memory, and
+// lose power from time to time. Groups are moved from shard to shard. In stores with Named routing, empty groups are
+// created and deleted. At the same time, shards die while they begin, install or remove replicas. Some shards are
+// stopped while they are unable to begin a replica, and some uploads are cut off. When everything works again, each
+// group must come to rest and contain everything that was acknowledged. Time is virtual. The seed determines the
+// random choices, but not the order in which goroutines run.
 type exploration struct {
 	seed        uint64
 	copies      int
-	routing     placement.Routing // maps records to groups, even with Named routing
-	named       bool              // the store has Named routing, and a deleter
+	routing     placement.Routing // maps records to groups, even if the store has Named routing
+	named       bool              // whether the store has Named routing and a deleter
 	shardConfig Config
-	patience    time.Duration // time limit for everything that must finish
+	patience    time.Duration // time limit for everything that has to finish
 	began       time.Time
 
 	registry *memRegistry
 	network  *bubbletest.Net
 	machines []*machine
-	records  map[int64]*record // clients (type person) write them; others read them after the clients have ended
-	deleter  *deleter          // nil in Hash routing
+	// While clients (type person) are running, only they write the records. After that, others read them.
+	records map[int64]*record
+	deleter *deleter // nil if the store has Hash routing
 
 	mu         sync.Mutex // guards the fields below
-	random     *rand.Rand // random source of the faults
+	random     *rand.Rand // source of randomness for the faults
 	fired      map[string]int
 	events     []string
 	violations []violation
@@ -77,7 +79,7 @@ func (x *exploration) fire(what string) {
 	x.fired[what]++
 }
 
-// dice returns a random number from 0 to n-1.
+// dice returns a random number between 0 and n-1.
 func (x *exploration) dice(n int) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -86,7 +88,7 @@ func (x *exploration) dice(n int) int {
 
 func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dice(int(most)))) }
 
-// await waits until is() returns true, patience ends or a violation is found.
+// await waits until is() returns true. It gives up after patience, or when a violation is found.
 func (x *exploration) await(is func() bool) bool {
 	for end := time.Now().Add(x.patience); ; time.Sleep(50 * time.Millisecond) {
 		switch {
@@ -107,7 +109,7 @@ func (x *exploration) machineOf(name string) *machine {
 	return nil
 }
 
-// key returns a record's key.
+// key returns the key of a record.
 func (x *exploration) key(id int64) *recordv1.RecordKey {
 	k := key(id)
 	if x.named {
@@ -127,7 +129,7 @@ func (x *exploration) keyIn(group string) *recordv1.RecordKey {
 
 func (x *exploration) anyMachine() *machine { return x.machines[x.dice(len(x.machines))] }
 
-// anyReplica returns a random replica that is listed in etcd.
+// anyReplica chooses a replica at random from those that etcd lists.
 func (x *exploration) anyReplica() (*machine, string, placement.Group) {
 	groups := x.registry.now().Groups
 	names := slices.Sorted(maps.Keys(groups))
@@ -139,7 +141,7 @@ func (x *exploration) anyReplica() (*machine, string, placement.Group) {
 	return x.machineOf(members[x.dice(len(members))].Shard), name, groups[name]
 }
 
-// survival chooses what survives on a disk: everything after a kill, and less after a power cut.
+// survival chooses at random what survives on a disk: everything, as after a kill, or less, as after a power cut.
 func (x *exploration) survival() vfstest.Survival {
 	if x.dice(2) == 0 {
 		return vfstest.Survival{Kind: vfstest.SurviveAll}
@@ -147,8 +149,8 @@ func (x *exploration) survival() vfstest.Survival {
 	return vfstest.Survival{Kind: vfstest.SurvivalKinds[x.dice(len(vfstest.SurvivalKinds))], Seed: uint64(x.dice(1 << 30))}
 }
 
-// aim gives a group a random target. The target contains the machine must, unless it is nil, and does not contain the
-// machine not. The first machine of the target should lead.
+// aim gives a group a random target. If must is not nil, the target contains that machine. It never contains the
+// machine not. The first machine in the target should lead the group.
 func (x *exploration) aim(name string, must, not *machine) {
 	order := slices.Clone(x.machines)
 	x.mu.Lock()
@@ -165,7 +167,7 @@ func (x *exploration) aim(name string, must, not *machine) {
 	x.event("group %s is wanted on %v", name, shards)
 	x.registry.change(func(v *placement.View) {
 		if _, there := v.Groups[name]; !there {
-			return // the deleter has just deleted it
+			return // the deleter has just deleted this group
 		}
 		v.Targets[name] = placement.Target{Group: name, Shards: shards, Revision: int64(v.Epoch)}
 	})
@@ -177,8 +179,8 @@ func (x *exploration) isOn(m *machine, g placement.Group) bool {
 	return on
 }
 
-// some returns a group of which a shard is a member or, if member is false, is not a member. It returns "" if there is
-// no such group.
+// some returns the name of a group. If member is true, the shard of m is a member of that group, and otherwise it is
+// not. If there is no such group, some returns an empty string.
 func (x *exploration) some(m *machine, member bool) string {
 	var names []string
 	for name, g := range x.registry.now().Groups {
@@ -196,16 +198,16 @@ func (x *exploration) some(m *machine, member bool) string {
 // settings are the settings of an exploration.
 type settings struct {
 	copies   int
-	named    bool     // with Named routing, and deletions of groups
-	faults   []string // names of the faults; all faults if there are none
+	named    bool     // whether the store has Named routing, so that groups are also deleted
+	faults   []string // names of the faults to cause; if empty, all kinds
 	steps    int
 	patience time.Duration
-	off      rules.Off // rules switched off
+	off      rules.Off // rules that are switched off
 }
 
 const exploreGroups = 3
 
-// explore runs one seed, in its own bubble.
+// explore runs an exploration with one seed, in a bubble of its own.
 func explore(t *testing.T, seed uint64, set settings) (x *exploration) {
 	bubbletest.Run(t, func(_ *testing.T, network *bubbletest.Net) { x = exploreOn(network, seed, set) })
 	return x
@@ -274,7 +276,7 @@ func exploreOn(network *bubbletest.Net, seed uint64, set settings) *exploration 
 	return x
 }
 
-// watch checks the reports of shards about themselves, until the returned function is called.
+// watch checks what the shards report about themselves, until the function that it returns is called.
 func (x *exploration) watch() (end func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -300,7 +302,7 @@ func (x *exploration) watch() (end func()) {
 	}
 }
 
-// impossible returns the names of the metrics in a status that have impossible values.
+// impossible returns the names of those metrics in a status whose values are impossible.
 func impossible(st *recordv1.ShardStatus) string {
 	row := st.GetShard()
 	var bad []string
@@ -328,7 +330,8 @@ func impossible(st *recordv1.ShardStatus) string {
 const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore " +
 	"-v (the goroutines' turns differ from run to run)"
 
-// exploreNumber returns the number in an environment variable, or the argument otherwise if the variable is empty.
+// exploreNumber returns the number that an environment variable contains. If the variable is empty, it returns
+// otherwise.
 func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)
 	if s == "" {
@@ -341,7 +344,7 @@ func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// usually returns the settings for most seeds.
+// usually returns the settings that are used for most seeds.
 func usually(seed uint64) settings {
 	set := settings{copies: 3, named: seed%2 == 0, steps: 10, patience: 2 * time.Minute}
 	if seed%3 == 0 {
@@ -350,8 +353,9 @@ func usually(seed uint64) settings {
 	return set
 }
 
-// TestExplore runs some seeds: 6, or random ones in a soak, or as many as SHEAF_EXPLORE_SEEDS says. If
-// SHEAF_EXPLORE_SEED is set to a seed, TestExplore runs only that seed, the same number of times.
+// TestExplore runs explorations with several seeds. By default there are 6 of them. In a soak there are more, and the
+// first one is random. SHEAF_EXPLORE_SEEDS sets their number. If SHEAF_EXPLORE_SEED is set, every exploration uses
+// that one seed.
 func TestExplore(t *testing.T) {
 	t.Parallel()
 	seeds, first := uint64(6), uint64(1)

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// damage flips a bit in the middle of the given bytes, which must be in exactly one of the group's files.
+// damage flips a bit in the middle of the given bytes. These must be in exactly one file of the group.
 func (f *fixture) damage(groupName string, what []byte) {
 	f.t.Helper()
 	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[groupName].UUID.String())
@@ -83,7 +83,8 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 			if err != nil || len(verified.GetDamages()) == 0 {
 				t.Errorf("verify: %v, %v", verified, err)
 			}
-			// A newer version makes the record readable again. The damage of the old version remains until the loss is accepted.
+			// When a new version of the record is written, the record can be read again. The damage of the old version is
+			// still reported, until somebody accepts the loss.
 			f.put(hit, []byte("new"))
 			f.holds(hit, []byte("new"))
 			accepted, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name})
@@ -107,8 +108,8 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 	})
 }
 
-// scanResumedBehindDamageSaysSo interrupts a scan after each message and resumes it by its cursor. The scan must
-// still report the damage at its end.
+// scanResumedBehindDamageSaysSo interrupts a scan after each message, and resumes it with its cursor. At its end, the
+// scan must nevertheless report the damage.
 func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 	f.t.Helper()
 	in, n := &recordv1.ScanRequest{}, 0
@@ -130,8 +131,8 @@ func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 	}
 }
 
-// HTTP has no authentication, so /status reports the number of damaged records, but not their ids. AdminService
-// reports the ids.
+// HTTP has no authentication. Therefore /status reports only how many records are damaged, and AdminService reports
+// their ids.
 func TestHTTPTellsNoIDsOfRecords(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -228,7 +229,7 @@ func TestGroupThatCannotBeLoadedLeavesNeighboursAlone(t *testing.T) {
 	})
 }
 
-// TestRule10_FullDiskIsRefusedEarly fills a disk in memory; TestSmallRealDisks fills a real file system.
+// TestRule10_FullDiskIsRefusedEarly fills an in-memory disk. TestSmallRealDisks fills a real file system.
 func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { fullDiskIsRefusedEarly(t) })
@@ -238,7 +239,8 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	var ballast string
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
-		must(t, c.FS.MkdirAll(filepath.Join(c.Dir, "lost+found"))) // the volume also has files that the shard does not know
+		// The volume also contains files about which the shard knows nothing.
+		must(t, c.FS.MkdirAll(filepath.Join(c.Dir, "lost+found")))
 		ballast = filepath.Join(c.Dir, "lost+found", "ballast")
 		vfstest.Write(t, c.FS, ballast, make([]byte, 24<<20))
 		c.SegmentBytes = 4 << 20
@@ -277,7 +279,8 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	f.holds(-2, []byte("fits"))
 }
 
-// Space that groups allocate ahead is not taken from the reserve, because deletes on a full disk need the reserve.
+// Groups must not take the space that they allocate in advance from the reserve, because deletes need the reserve
+// when the disk is full.
 func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { theReserveIsNotAllocatedAhead(t) })
@@ -351,7 +354,7 @@ func TestAdminDescribes(t *testing.T) {
 	})
 }
 
-// This test runs in real time, because a load takes no virtual time.
+// This test uses real time, because loading takes no virtual time.
 func TestWatchLoadEndsWhenLoaded(t *testing.T) {
 	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = group.Resident }).ready()
@@ -402,7 +405,7 @@ func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
 	})
 }
 
-// On a small disk, the newest segment never becomes full. Deleted data in it is freed only if the segment is sealed
+// On a small disk, the newest segment never becomes full. To free the deleted data in it, the segment must be sealed
 // first.
 func TestCompactAllFreesSpaceInTheNewestSegment(t *testing.T) {
 	t.Parallel()
@@ -450,8 +453,8 @@ func TestCompactionInTheBackground(t *testing.T) {
 	})
 }
 
-// TestALateViewTakesNoRouteFromAGroupMadeHere sends the shard an outdated view, from before the shard reported to
-// etcd that it has created a group. The group must continue to serve.
+// TestALateViewTakesNoRouteFromAGroupMadeHere sends an outdated view to a shard. The view dates from before the shard
+// reported to etcd that it had created a group. The group must still be served.
 func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -473,7 +476,7 @@ func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 	})
 }
 
-// This test runs in real time, because it uses a real etcd.
+// This test uses real time, because it uses a real etcd.
 func TestEtcdStoreIsARegistry(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -490,7 +493,8 @@ func TestEtcdStoreIsARegistry(t *testing.T) {
 		targets = append(targets, placement.Target{Group: placement.GroupName(n), Shards: []string{"s1"}})
 	}
 	must(t, store.SetTargets(ctx, targets))
-	registry := newRegistry(hash4, "s1") // the method ready reads the names of the groups from it
+	// The registry in memory is used only by ready, which reads the names of the groups from it.
+	registry := newRegistry(hash4, "s1")
 	f := start(t, registry, func(c *Config) { c.Placement = store }).ready()
 	there := f.fill(50, 1000)
 	view, err := store.View(ctx)
@@ -501,7 +505,8 @@ func TestEtcdStoreIsARegistry(t *testing.T) {
 	f.again(nil).ready()
 	f.holdsAll(there)
 	f.stop()
-	f.eventually("it is not registered any more", func() bool { // if etcd was slow, the shard's lease must expire first
+	// If etcd was slow, the shard remains registered until its lease expires.
+	f.eventually("it is not registered any more", func() bool {
 		view, err := store.View(ctx)
 		return err == nil && len(view.Shards) == 0
 	})

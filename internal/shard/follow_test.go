@@ -65,7 +65,8 @@ func TestGroupThatMovedAwayIsNotServedAndNotDeleted(t *testing.T) {
 		})
 		check := func() {
 			t.Helper()
-			f.eventually("it is a stray", func() bool { // a shard that has just started may not have received a view yet
+			// A shard that has just started may not have received a view yet.
+			f.eventually("it is a stray", func() bool {
 				st := f.shard.Status()
 				return len(st.Strays) == 1 && st.Strays[0].Group == "2" && len(st.Groups) == 3
 			})
@@ -77,7 +78,7 @@ func TestGroupThatMovedAwayIsNotServedAndNotDeleted(t *testing.T) {
 		f.shard.Kill()
 		f.again(nil)
 		check()
-		// The group is served again when etcd lists the shard as a member again.
+		// When etcd lists the shard as a member again, the shard serves the group again.
 		f.registry.change(func(v *placement.View) {
 			g := v.Groups["2"]
 			g.Members = members
@@ -109,7 +110,8 @@ func TestGroupThatEtcdDoesNotKnowIsReported(t *testing.T) {
 	})
 }
 
-// TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds covers a replaced disk, and a missing folder.
+// TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds checks two cases: the disk was replaced, or the folder of a
+// group is missing.
 func TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -155,7 +157,7 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 		f.put(1, data(1, 1<<20))
 		f.holds(1, data(1, 1<<20))
 		f.putEach(10, 1<<19)
-		// The shard may also report the problem that it cannot report its volume's step.
+		// The shard may report a second problem, because it also cannot report the step of its volume.
 		f.eventually("the failed report is a problem", func() bool {
 			return strings.Contains(fmt.Sprint(f.shard.Status().GetShard().Problems), "reporting to etcd")
 		})
@@ -186,7 +188,7 @@ func TestNewTargetIsCreatedAndReported(t *testing.T) {
 			g.Members[0].VolumeUUID != f.shard.volume.Superblock().Volume {
 			t.Errorf("group in etcd: %+v", g)
 		}
-		// Sizes are reported only when they change.
+		// The size of a group is reported again only after it has changed.
 		for id := range int64(30) {
 			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id, Group: "quotes"},
 				Data: make([]byte, 1<<20)}); err != nil {
@@ -210,7 +212,7 @@ func TestCreatedGroupWhoseStateWasNotWrittenIsAnnounced(t *testing.T) {
 		f := start(t, registry, nil).ready()
 		f.put(1, []byte("x"))
 		f.stop()
-		// This is the state after a crash between creating the folders and reporting them to etcd.
+		// The state in etcd is now as if the shard had crashed after it created the folders and before it reported them.
 		registry.change(func(v *placement.View) {
 			for name, g := range v.Groups {
 				g.Members, g.Leader = nil, ""
@@ -231,7 +233,8 @@ func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		registry := newRegistry(hash4, "s1")
-		f := start(t, registry, func(c *Config) { c.Name = "s0" }) // s0 initialises the volume, and is no target
+		// Shard s0 initializes the volume. It gets no groups, because no target names it.
+		f := start(t, registry, func(c *Config) { c.Name = "s0" })
 		f.stop()
 		dir := filepath.Join(f.cfg.Dir, "groups", registry.now().Groups["1"].UUID.String())
 		must(t, f.cfg.FS.MkdirAll(dir))
@@ -282,8 +285,8 @@ func TestOnlyChangesAreWorthAReport(t *testing.T) {
 	}
 }
 
-// If the manifests or folders of two groups were exchanged, the status reports this as a problem, and neither group
-// is served or deleted. When they are put back, both groups serve again.
+// If somebody exchanges the manifests or the folders of two groups, the status reports a problem, and neither group
+// is served or deleted. When they have been put back, both groups are served again.
 func TestExchangedGroupsAreNamed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// One group of a volume has lost acknowledged entries, and its leader still relies on them. The replica is replaced by
-// a new one.
+// One group on a volume has lost entries that it had acknowledged, and on which its leader still relies. Its replica
+// must be replaced by a new one.
 func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -41,7 +41,7 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 		before, all := c.raftIDOn(follower), applied()
 		id := c.registry.now().Groups["0"].UUID
 		replaced := func() bool { now := c.raftIDOn(follower); return now != 0 && now != before }
-		// A leader that was elected in the meantime does not rely on the lost entries, and sends them again. In that
+		// If another leader is elected in the meantime, it does not rely on the lost entries, and sends them again. In that
 		// case the test makes another attempt.
 		for end := time.Now().Add(2 * time.Minute); !replaced(); {
 			if time.Now().After(end) {

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A volume with unknown free space is broken. Its shard refuses writes, and clients find the next leader, if there is
-// one.
+// If the free space of a volume is unknown, something is wrong with the volume. Its shard then refuses writes, so
+// that clients look for another leader, if there is one.
 func TestAWriteWithoutKnownSpaceIsRefusedForNow(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -46,8 +46,8 @@ func TestAWriteWithoutKnownSpaceIsRefusedForNow(t *testing.T) {
 	})
 }
 
-// inTheTrash puts folders of replicas that have left their groups into a volume's trash. The argument bytes is their
-// total size.
+// inTheTrash fills a volume's trash with folders of replicas that have left their groups. The argument bytes is the
+// size of all folders together.
 func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	t.Helper()
 	for n := range folders {
@@ -59,8 +59,8 @@ func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	}
 }
 
-// Before a write is refused, folders in the trash are deleted, in the order in which they were put there, and not
-// more than necessary.
+// Before a write is refused for lack of space, folders in the trash are deleted. The oldest are deleted first, and
+// only as many as necessary.
 func TestNoWriteIsRefusedBesideTrash(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { noWriteIsRefusedBesideTrash(t) })
@@ -85,19 +85,20 @@ func noWriteIsRefusedBesideTrash(t testing.TB) {
 	f.holdsAll(there)
 }
 
-// The trash is also deleted if background compaction is switched off.
+// The trash is emptied even if background compaction is switched off.
 func TestTheTrashGoesWhereNothingIsCompacted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { theTrashGoesWhereNothingIsCompacted(t) })
 }
 
 func theTrashGoesWhereNothingIsCompacted(t testing.TB) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { smallDisk(t, c, 96) }).ready() // compaction is off
+	// Background compaction is switched off.
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { smallDisk(t, c, 96) }).ready()
 	inTheTrash(t, &f.cfg, 4, 60<<20)
 	f.putEach(40, 1_000_000)
 }
 
-// When a group moves to a volume with replicas in the trash, the space of the trash is freed for the group.
+// If a group moves to a volume with replicas in its trash, the space of the trash is freed for that group.
 func TestAReturningGroupGetsTheSpaceOfTheTrash(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { aReturningGroupGetsTheSpaceOfTheTrash(t) })
@@ -117,18 +118,19 @@ func aReturningGroupGetsTheSpaceOfTheTrash(t testing.TB) {
 	c.filled(40, 1_000_000)
 }
 
-// On a small volume, a group is compacted when its superseded data reaches one eighth of the volume, divided by the
-// number of groups, even if its newest segment is not full yet.
+// On a small volume, a group is compacted earlier than usual: when its superseded data reaches one eighth of the
+// volume, divided by the number of groups. This happens even if its newest segment is not full yet.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { onASmallVolumeLessIsSuperseded(t) })
 }
 
 func onASmallVolumeLessIsSuperseded(t testing.TB) {
-	// The volume is so large that free space never becomes scarce in this test, because scarce space would cause a
-	// compaction of all groups.
+	// The volume is large enough that free space never becomes scarce in this test. Otherwise all groups would be
+	// compacted for that reason.
 	const volumeMiB = 384
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // the defaults apply: segments of 256 MiB, 64 MiB superseded
+	// With the default settings, segments have 256 MiB, and 64 MiB of superseded data cause a compaction.
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, volumeMiB)
 		c.SegmentBytes, c.Compaction = 0, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
 	}).ready()
@@ -136,7 +138,7 @@ func onASmallVolumeLessIsSuperseded(t testing.TB) {
 	for n := range hash4.Groups {
 		ids = append(ids, idsOf(hash4, n, 2)...)
 	}
-	there := f.overwrite(ids, 150, 100_000) // 30 MB in each group
+	there := f.overwrite(ids, 150, 100_000) // writes 30 MB to each group
 	const most = volumeMiB << 20 / 8 / 4
 	f.eventually("little is superseded", func() bool {
 		for _, g := range f.shard.Status().Groups {

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// While etcd was rolled back, the leader of a group does not change its members.
+// While etcd is known to be rolled back, the leader of a group does not change the members of that group.
 func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -31,7 +31,8 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 		shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
 		registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
 		f.eventually("it is noticed", s.replicas.IsHeld)
-		before := s.replicas.View() // simulates targets that were known before the setback
+		// The first of these views has targets that the shard knew before etcd was rolled back.
+		before := s.replicas.View()
 		before.Targets, before.Shards, before.SetBack = targets, shards, ""
 		s.replicas.See(before)
 		before.SetBack = "its revision is 3, and was 5"
@@ -46,7 +47,7 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// While etcd was rolled back, no groups of another shard are adopted either.
+// While etcd is known to be rolled back, a shard also does not take over groups from another shard.
 func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -68,15 +69,15 @@ func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// unfrozen is a registry whose Freeze fails, so that a shard cannot record that etcd was rolled back.
+// unfrozen is a registry in which Freeze fails. Therefore a shard cannot record that etcd was rolled back.
 type unfrozen struct{ *memRegistry }
 
 func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
 
-// A shard that is the first to notice a setback of etcd, and cannot inform the others, does not register, because the
-// others would trust that etcd and continue with it.
+// The first shard to notice that etcd was rolled back must record that in etcd. If it cannot, it does not register,
+// because the other shards would trust this etcd and continue with it.
 //
-// This test runs in real time, because it starts shards without the harness, on a disk of the machine.
+// This test uses real time and a disk of the machine, because it starts shards without the harness.
 func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	t.Parallel()
 	registry := newRegistry(oneGroup, "s1")
@@ -93,7 +94,7 @@ func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	}
 }
 
-// slowToFreeze is a registry that does not return from the first call to Freeze.
+// slowToFreeze is a registry whose first call of Freeze times out.
 type slowToFreeze struct {
 	*memRegistry
 	tries atomic.Int32
@@ -106,9 +107,10 @@ func (s *slowToFreeze) Freeze(context.Context, string, string) error {
 	return nil
 }
 
-// If etcd is slow for a short time, for example because its disk was just restored, the start does not fail.
+// If etcd is slow for a short time, for example because its disk was just restored, a shard must nevertheless be able
+// to start.
 //
-// This test runs in real time, because it starts shards without the harness, on a disk of the machine.
+// This test uses real time and a disk of the machine, because it starts shards without the harness.
 func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
 	t.Parallel()
 	registry := &slowToFreeze{memRegistry: newRegistry(oneGroup, "s1")}
@@ -126,8 +128,8 @@ func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
 	}
 }
 
-// If the volume cannot record the revision of a view of etcd, nothing is deleted because of that view. Otherwise the
-// shard could not recognize an older view later.
+// If the volume cannot record the revision of a view of etcd, nothing may be deleted because of that view. Otherwise
+// the shard could not recognize an older view later.
 func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -155,8 +157,8 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	}
 }
 
-// The view that a shard follows may be outdated. Before a shard moves a replica to the trash, it reads the group's
-// own key, which must confirm that the replica has left.
+// The view that a shard follows may be outdated. Therefore, before the shard moves a replica to the trash, it reads
+// the key of the group, which must confirm that the replica has left the group.
 func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 	gone := placement.Group{Name: "0", ConfIndex: 7, Members: others, Revision: 50}
 	for name, c := range map[string]struct {
