@@ -53,7 +53,7 @@ type Freeze struct {
 	Waits  []string `json:"waits,omitempty"`
 }
 
-// String returns a message that describes the freeze and names the next steps.
+// String returns a message that describes the freeze and says what has to be done next.
 func (f Freeze) String() string {
 	words := fmt.Sprintf(
 		"etcd was set back to an older state (noticed by %s: %s). Nothing is moved, made or deleted until the shards have "+

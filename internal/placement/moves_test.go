@@ -44,7 +44,7 @@ func TestLoadsFollowCapacity(t *testing.T) {
 		s.CapacityBytes = tib << 40
 		v.Shards[name] = s
 	}
-	for name, g := range v.Groups { // all groups are on the first shard
+	for name, g := range v.Groups { // at first, all groups are on one shard
 		g.Bytes, g.Members, g.Leader = gib, []Member{{Shard: "s0000"}}, "s0000"
 		v.Groups[name] = g
 		v.Targets[name] = Target{Group: name, Shards: []string{"s0000"}}
@@ -58,7 +58,7 @@ func TestLoadsFollowCapacity(t *testing.T) {
 
 func TestLeadersAreLevelled(t *testing.T) {
 	v := loaded(4, 100, 3)
-	for name, target := range v.Targets { // one shard leads all groups that it has
+	for name, target := range v.Targets { // shard s0002 leads every group of which it has a copy
 		if n := slices.Index(target.Shards, "s0002"); n > 0 {
 			target.Shards = slices.Clone(target.Shards)
 			target.Shards[0], target.Shards[n] = target.Shards[n], target.Shards[0]

@@ -21,8 +21,8 @@ type Meta struct {
 	// ShardsMin delays the first placement until this many shards are alive. If it is 0, the first placement does not
 	// wait.
 	ShardsMin int `json:"shardsMin,omitempty"`
-	// EpochBase is added to etcd's revision to form the routing epoch, so that the epoch also increases when etcd is
-	// recreated.
+	// EpochBase is added to etcd's revision to get the routing epoch. It makes the epoch increase even if etcd is
+	// created anew and its revisions begin again.
 	EpochBase uint64 `json:"epochBase,omitempty"`
 }
 
@@ -51,7 +51,7 @@ func (m Meta) GroupLimit() int {
 	return m.GroupsMax
 }
 
-// ShardState is a state of a shard that a person can request.
+// ShardState is a state that a person can request for a shard.
 type ShardState string
 
 // These are the states of a shard.
@@ -61,8 +61,8 @@ const (
 	Draining ShardState = "Draining" // all groups move away from the shard
 )
 
-// Shard is a shard as it is registered and as the planner sees it. It is stored under the key "shards/NAME" with a
-// lease, so a missing key means that the shard is not alive.
+// Shard describes a registered shard, as the planner sees it. It is stored under the key "shards/NAME" with a lease,
+// so a missing key means that the shard is not alive.
 type Shard struct {
 	Name       string    `json:"name"`    // 1 to 253 bytes of [a-z0-9.-]
 	Address    string    `json:"address"` // host:port, gRPC
@@ -87,7 +87,7 @@ type Shard struct {
 	Weighs bool `json:"weighs,omitempty"`
 }
 
-// Role is the role of a member in its group.
+// Role says whether a member has a vote in its group.
 type Role string
 
 // These are the roles.
@@ -114,7 +114,7 @@ type Member struct {
 type Group struct {
 	Name     string    `json:"name"`
 	UUID     uuid.UUID `json:"uuid"`
-	KeyFirst uint64    `json:"keyFirst,string"` // only with Hash routing
+	KeyFirst uint64    `json:"keyFirst,string"` // used only with Hash routing
 	KeyLast  uint64    `json:"keyLast,string"`
 	Members  []Member  `json:"members"` // empty until a shard has created the group
 	Leader   string    `json:"leader"`  // name of the leader's shard; empty if unknown
@@ -158,11 +158,11 @@ type Reason string
 
 // These are the reasons.
 const (
-	ForPlacement Reason = ""        // the group was new, or only its leader changes
-	ForRepair    Reason = "Repair"  // the group had too few copies
+	ForPlacement Reason = ""        // the group is new, or only its leader changes
+	ForRepair    Reason = "Repair"  // the group has too few copies
 	ForDrain     Reason = "Drain"   // a shard is being drained
-	ForDomain    Reason = "Domain"  // two copies were in one failure domain
-	ForBalance   Reason = "Balance" // another shard had less load
+	ForDomain    Reason = "Domain"  // two copies are in one failure domain
+	ForBalance   Reason = "Balance" // another shard has less load
 )
 
 // Policy configures the planner.
@@ -232,7 +232,8 @@ func (s ShardState) Validate() error {
 	return fmt.Errorf("state %q: give %s, %s or %s", s, Active, Cordoned, Draining)
 }
 
-// NewGroup returns a group without members, with a random UUID, and with its key range if the routing is Hash.
+// NewGroup returns a group with a random UUID and without members. If the routing is Hash, the group also gets its
+// key range.
 func NewGroup(routing Routing, name string, number int) Group {
 	g := Group{Name: name, UUID: uuid.New()}
 	if routing.Mode == Hash {

@@ -87,7 +87,7 @@ func plansNothing(view View, policy Policy) string {
 	return fmt.Sprintf("the first placement waits until %d shards are alive, %d are", policy.ShardsMin, alive)
 }
 
-// load is the planner's state of one shard.
+// load is what the planner knows about one shard.
 type load struct {
 	name    string
 	domain  int // number that represents the failure domain
@@ -104,7 +104,7 @@ type load struct {
 // takesPart reports whether balancing moves groups to and from the shard.
 func (s *load) takesPart() bool { return s.known && (s.state == Active || s.state == "") }
 
-// planned is the planner's state for one group. Shards are indices into planner.shards.
+// planned is what the planner knows about one group. Shards are given by their indices in planner.shards.
 type planned struct {
 	Group
 	old    Target
@@ -115,7 +115,7 @@ type planned struct {
 	change Reason // reason for the change from old to chosen
 }
 
-// planner accumulates the future load of each shard.
+// planner decides on the targets of all groups, and keeps track of the load that each shard will then have.
 type planner struct {
 	policy  Policy
 	states  map[string]ShardState
@@ -261,7 +261,7 @@ func (p *planner) current(g *planned) []int {
 	return append(list, old...)
 }
 
-// place adds shards to a group until it has the required number of copies.
+// place adds shards to a group until the group has the required number of copies.
 func (p *planner) place(g *planned) {
 	for len(g.chosen) < p.policy.Copies {
 		i := p.best(g.chosen)

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// drawView draws a store with shards in few domains and in every state. Its groups are new, placed, half-moved, or on
-// lost shards.
+// drawView draws a random store with few failure domains and with shards in all states. Its groups are new, placed,
+// partly moved, or on shards that are lost.
 func drawView(t *rapid.T) View {
 	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{}}
 	domains := rapid.IntRange(0, 5).Draw(t, "domains")
@@ -51,7 +51,7 @@ func drawView(t *rapid.T) View {
 	return v
 }
 
-// follow returns the view after the targets have been written.
+// follow returns the view that results when the targets are written.
 func follow(v View, targets []Target) View {
 	v.Targets = maps.Clone(v.Targets)
 	for _, t := range targets {
@@ -127,7 +127,7 @@ func checkGroup(t *rapid.T, before, after View, g Group, policy Policy, reason s
 	checkLeastMovement(t, before, g, wanted, policy)
 }
 
-// checkLeastMovement checks that the plan removes a member only for a reason.
+// checkLeastMovement checks that the plan removes a member only if there is a reason for it.
 func checkLeastMovement(t *rapid.T, v View, g Group, wanted []string, policy Policy) {
 	stay := map[string]bool{} // domains of the members that may stay
 	for _, m := range g.Members {
@@ -267,7 +267,8 @@ func TestPlanSaysWhyAGroupIsUnplaced(t *testing.T) {
 	}
 }
 
-// TestPlanAtFullSize checks a store of the size in design.md, and logs the time (see BenchmarkPlan).
+// TestPlanAtFullSize plans a store of the largest supported size, and logs the time that this takes (see
+// BenchmarkPlan).
 func TestPlanAtFullSize(t *testing.T) {
 	v := cluster(1000, 10_000, 3)
 	began := time.Now()

@@ -16,7 +16,7 @@ type (
 	Routing = routing.Routing
 )
 
-// These are the modes, and the limits.
+// These are the routing modes and their limits.
 const (
 	Hash             = routing.Hash
 	Named            = routing.Named

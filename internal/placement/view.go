@@ -73,7 +73,7 @@ type Own struct {
 	Held func() []string
 }
 
-// Has reports whether the shard follows the group.
+// Has reports whether the shard follows the given group.
 func (o Own) Has(g Group, t Target) bool {
 	return slices.Contains(t.Shards, o.Shard) || slices.ContainsFunc(g.Members, func(m Member) bool {
 		return m.Shard == o.Shard || o.Volume != uuid.Nil && m.VolumeUUID == o.Volume
@@ -156,7 +156,7 @@ func (v View) AllKnown() error {
 	return nil
 }
 
-// Problems returns a sentence for each key that cannot be used, in the order of the keys.
+// Problems returns one sentence for each key whose value is invalid, in the order of the keys.
 func (v View) Problems() []string {
 	words := make([]string, 0, len(v.Unusable))
 	for _, name := range slices.Sorted(maps.Keys(v.Unusable)) {

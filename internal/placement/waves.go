@@ -157,7 +157,7 @@ func (p *planner) underWay() *moveBudget {
 	return r
 }
 
-// take counts one move that involves the given shards.
+// take deducts one move, which involves the given shards, from the budget.
 func (r *moveBudget) take(shards []int) {
 	r.all++
 	for _, i := range shards {
@@ -165,7 +165,7 @@ func (r *moveBudget) take(shards []int) {
 	}
 }
 
-// has reports whether one more move, which involves the given shards, is within the limits.
+// has reports whether the budget allows one more move, which involves the given shards.
 func (r *moveBudget) has(shards []int) bool {
 	return r.all < r.allMax && !slices.ContainsFunc(shards, func(i int) bool { return r.shard[i] >= r.shardMax })
 }

@@ -56,7 +56,7 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 				}
 			}
 		}
-		put() // version 0 will be archived
+		put() // version 0 is going to be archived
 		for range 3 {
 			a.round()
 		}

@@ -232,7 +232,7 @@ const (
 	batches      = 977 // distance between the first ids of two callers
 )
 
-// putBatch puts the n-th batch of ids.
+// putBatch puts the records of the n-th batch.
 func putBatch(stream recordv1.RecordService_BatchPutClient, n int, data []byte) error {
 	in := &recordv1.BatchPutRequest{}
 	for i := range batchRecords {

@@ -115,8 +115,9 @@ type Config struct {
 	// repairEvery is the interval between two searches for damage, and scrubPause is the pause between two scrubs, each
 	// of which reads everything. Both are shorter in tests.
 	repairEvery, scrubPause time.Duration
-	stepEvery               time.Duration // shorter in tests
-	rememberQuiet           time.Duration // shorter in tests
+	stepEvery               time.Duration // interval between two steps of the volume; shorter in tests
+	// interval at which the volume records etcd's revision while nothing changes; shorter in tests
+	rememberQuiet time.Duration
 	// Calls and syncs that take longer than these times are recorded as slow. Both times are shorter in tests.
 	slowCallMin, slowSyncMin time.Duration
 	// scrubBytesPerSecond is higher in tests. If it is negative, nothing is scrubbed.

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// stepHandler reports the steps of moves that shards log.
+// stepHandler is a log handler that notices the steps of moves that shards log.
 type stepHandler struct {
 	slog.Handler
 	tell func(step string)

@@ -31,7 +31,7 @@ const (
 	oracleDamage   oracle = "damage"        // data is damaged only by faults that damage it
 	oracleAgree    oracle = "copies agree"  // all copies of a group have the same content
 	oracleStuck    oracle = "comes to rest" // each group gets the right members, no learner, and a leader that responds
-	oracleStop     oracle = "stops"         // a shard that is stopped or killed comes to its end
+	oracleStop     oracle = "stops"         // stopping or killing a shard never hangs
 	oracleStart    oracle = "starts"        // a shard can start on the disk that has survived
 	oraclePast     oracle = "past"          // a damaged group does not return old data as if it were current
 	oracleAnswers  oracle = "answers"       // calls fail only with errors that are expected
@@ -118,7 +118,7 @@ func (x *exploration) servedOn(shard string, g placement.Group) *replicas.Served
 	return s.replicas.Routes().Served(g.UUID)
 }
 
-// states returns the states of all replicas and of their Raft nodes, for error messages.
+// states returns the states of all replicas and their Raft nodes, for use in error messages.
 func (x *exploration) states() string {
 	var b strings.Builder
 	for _, m := range x.machines {

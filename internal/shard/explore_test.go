@@ -195,7 +195,7 @@ func (x *exploration) some(m *machine, member bool) string {
 	return names[x.dice(len(names))]
 }
 
-// settings are the settings of an exploration.
+// settings determine how an exploration runs.
 type settings struct {
 	copies   int
 	named    bool     // whether the store has Named routing, so that groups are also deleted

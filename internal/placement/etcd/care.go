@@ -105,7 +105,7 @@ func each(ctx context.Context, first, every time.Duration, do func()) {
 	}
 }
 
-// takeSnapshots takes a snapshot soon after the start, and then at regular intervals.
+// takeSnapshots takes the first snapshot soon after the start, and further ones at regular intervals.
 func (m *Member) takeSnapshots(ctx context.Context) {
 	c := m.cfg.Snapshots
 	if c.Dir == "" || !m.joined(ctx) {

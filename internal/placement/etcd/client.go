@@ -34,8 +34,8 @@ type ClientConfig struct {
 	Username, PasswordFile string
 }
 
-// reconnectMax is the longest pause between two attempts to connect. With gRPC's default of two minutes, a process
-// could need two minutes to notice that etcd responds again.
+// reconnectMax is the longest pause between two attempts to connect. gRPC's default is two minutes. With it, a
+// process might not notice for two minutes that etcd responds again.
 const reconnectMax = 3 * time.Second
 
 var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{

@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// peerTimeout bounds the query to one member.
+// peerTimeout limits the time for querying one member.
 const peerTimeout = 2 * time.Second
 
 // Peer is one member of a cluster. It combines the cluster's record of the member with the status that the member
@@ -27,7 +27,7 @@ type Peer struct {
 	Answers  bool
 	Trouble  string // why the member is not healthy; empty if it is healthy
 	LeaderID uint64 // id of the leader that the member follows; its own id if it leads; 0 if it knows no leader
-	Index    uint64 // index of the last committed entry that the member has
+	Index    uint64 // index of the last committed entry that the member has stored
 	DBBytes  int64
 	Version  string
 }

@@ -102,7 +102,7 @@ func (m memoryServer) Backup() (restore func()) {
 	return func() { m.Restore(backup) }
 }
 
-// put writes the named key of this row.
+// put writes a key of this row.
 func (e *underTest) put(name, value string, options ...clientv3.OpOption) *clientv3.PutResponse {
 	e.Helper()
 	answer, err := e.client.Put(e.ctx, e.prefix+name, value, options...)

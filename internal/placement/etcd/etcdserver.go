@@ -87,7 +87,7 @@ func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	return embed.StartEtcd(cfg)
 }
 
-// config returns the configuration of an etcd without listeners.
+// config returns the configuration of an etcd that does not listen on any address.
 func config(dir string) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Clean(dir)
@@ -121,7 +121,7 @@ func config(dir string) *embed.Config {
 // breaks.
 const progressEvery = time.Minute
 
-// Client returns a client inside the process. The caller closes it before the server.
+// Client returns a client that connects inside the process. The caller must close it before the server is closed.
 func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) }
 
 // Err returns a channel that receives an error if the server fails before Close is called.

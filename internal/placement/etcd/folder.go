@@ -49,7 +49,7 @@ func (c *MemberConfig) readFolder() folder {
 	return out
 }
 
-// walMetadata reads the metadata that etcd writes at the start of each log file.
+// walMetadata reads the metadata that etcd writes at the beginning of each file of its log.
 func walMetadata(dir string) (*pb.Metadata, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.wal"))
 	if err != nil || len(names) == 0 {
@@ -124,7 +124,7 @@ func (c *MemberConfig) removeAside() error {
 	return errors.Join(errs...)
 }
 
-// behind is the content of the file named behindName.
+// behind is the JSON in the file named behindName.
 type behind struct {
 	Time  time.Time `json:"time"`
 	Words string    `json:"words"` // etcd's message
@@ -146,7 +146,7 @@ func (c *MemberConfig) behindWords() string {
 	return said.Words
 }
 
-// syncFolder makes renames in a folder durable.
+// syncFolder makes sure that renames in a folder survive a power cut.
 func syncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -29,7 +29,7 @@ func seen(words ...string) *View {
 	return v
 }
 
-// This member is c. Its id was 'c' before its disk was replaced, and 1000+'c' after it was added again.
+// The member under test is c. Its id was 'c' before its disk was replaced, and 1000+'c' after it was added again.
 func TestDecideRejoin(t *testing.T) {
 	const c, again = uint64('c'), 1000 + uint64('c')
 	empty, own := folder{Empty: true}, folder{MemberID: c, ClusterID: 7}

@@ -115,7 +115,7 @@ func (r *trio) refused(name string, change func(*etcd.MemberConfig)) error {
 	return err
 }
 
-// lose stops the named member, and removes its folder.
+// lose stops the named member and deletes its folder.
 func (r *trio) lose(name string) {
 	r.stop(name)
 	r.wipe(name)
@@ -421,7 +421,8 @@ func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	}
 }
 
-// A member that lost its data does not form a new cluster, even if the initial cluster state is new.
+// A member that has lost its data must not form a new cluster, even if it is configured as a member of a cluster that
+// is yet to be formed.
 func TestAnEmptyMemberOfAClusterThatHasFormedFormsNoOther(t *testing.T) {
 	t.Parallel()
 	r, before := newTrio(t)

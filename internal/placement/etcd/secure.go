@@ -120,7 +120,7 @@ func (c *MemberConfig) hideHTTP(ec *embed.Config) (hiddenHTTP, error) {
 	return h, nil
 }
 
-// remove deletes the folder with the socket's file.
+// remove deletes the socket's folder and the socket's file in it.
 func (h hiddenHTTP) remove() error {
 	if h.folder == nil {
 		return nil

@@ -144,7 +144,7 @@ func FuzzVolumeRecord(f *testing.F) {
 	})
 }
 
-// FuzzEtcdValues decodes arbitrary bytes as the value of any key.
+// FuzzEtcdValues decodes arbitrary bytes as the value of each kind of key.
 func FuzzEtcdValues(f *testing.F) {
 	for name, value := range soundKeys(f) {
 		b, err := json.Marshal(value)

@@ -10,8 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// These are the decoders of etcd's values. Each decoder receives the name in the key, and accepts only values that
-// Sheaf itself writes. Therefore all values in a view follow the rules that the decoders check.
+// The functions in this file decode the values of keys in etcd. Each of them also gets the name from the key, and
+// accepts only values that Sheaf itself could have written. Therefore all values in a view follow the rules that are
+// checked here.
 
 // otherName returns the error for a value that belongs to a different shard or group than its key.
 func otherName(what, named string) error {

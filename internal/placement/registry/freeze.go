@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Freeze freezes the store in etcd, unless it is already frozen.
+// Freeze freezes the store in etcd, unless it is frozen already.
 func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 	value := encode(placement.Freeze{By: by, Reason: reason, Since: time.Now().UTC().Format(time.RFC3339)})
 	if _, err := s.replace(ctx, frozenKey, value, s.notFrozen(), s.exists()); err != nil {

@@ -88,7 +88,7 @@ func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error 
 	if err := k.run(ctx); ctx.Err() == nil {
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
-	return nil // ctx is done, or the term has ended
+	return nil // ctx is done or the term has ended, and neither is an error
 }
 
 // run lists all groups, targets and wake keys, and then follows them until the watch breaks or ctx is done. It

@@ -23,7 +23,7 @@ const (
 	groupsKey   = placement.GroupsKey
 	targetsKey  = placement.TargetsKey
 	volumesKey  = "volumes/"
-	statesKey   = "states/" // desired states of shards, see SetShardState
+	statesKey   = "states/" // desired states of shards; see SetShardState
 	electionKey = "election/planner"
 	frozenKey   = "frozen" // key that exists while the store is frozen (rule 9)
 	// Views do not contain the following keys.

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// register registers a shard until the test ends.
+// register registers a shard for the duration of a test.
 func register(t *testing.T, store *registry.Store, name string) placement.Shard {
 	t.Helper()
 	shard := placement.Shard{Name: name, Address: name + ":7610", VolumeUUID: uuid.New(), Generation: 1}

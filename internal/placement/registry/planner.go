@@ -49,7 +49,7 @@ type candidate struct {
 	unplaced map[string]string // reasons why groups could not be placed, from the previous view of this term; by group
 }
 
-// term waits until this planner is elected, then plans until its term ends.
+// term waits until this planner is elected, and then plans until its term of office ends.
 func (c *candidate) term(ctx context.Context) error {
 	s := c.store
 	lease, err := s.client.Grant(ctx, plannerLeaseSeconds)

@@ -75,7 +75,7 @@ func (st *state) older(last *state) string {
 	return ""
 }
 
-// memory holds what this process remembers about a store.
+// memory holds what this process remembers about a store's earlier states.
 type memory struct {
 	mu         sync.Mutex         // guards the fields below
 	observed   placement.Progress // latest state of the store that this process has seen

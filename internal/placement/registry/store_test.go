@@ -493,7 +493,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	if len(leases.Leases) == 0 {
 		t.Fatal("no lease: the fault cannot be injected")
 	}
-	registered := func() int64 { // returns the registration's lease, or 0 if there is none
+	registered := func() int64 { // returns the lease of the registration, or 0 if there is none
 		t.Helper()
 		answer, err := second.Get(ctx, registry.PrefixDefault+"/"+store.Name()+"/shards/a")
 		must.OK(t, err)

@@ -160,7 +160,7 @@ func aWatchThatCannotListSaysSo(t *testing.T) {
 	sayFailing = 100 * time.Millisecond
 	store, err := NewStore(client, "s", log.logger())
 	must.OK(t, err)
-	// this key is the only one without which no listing succeeds
+	// No listing succeeds without meta, which is the only key that is required.
 	if _, err := client.Put(ctx, store.prefix+metaKey, "{"); err != nil {
 		t.Fatal(err)
 	}

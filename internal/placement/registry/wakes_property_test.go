@@ -67,7 +67,7 @@ func (r *wakesRig) somewhere(dice *rand.Rand) (members []placement.Member, names
 			names = append(names, name)
 		}
 		if dice.IntN(10) == 0 {
-			name = "" // this member's shard is unknown
+			name = "" // the shard of this member is unknown
 		}
 		members = append(members, placement.Member{Shard: name, VolumeUUID: uuid.New(), RaftID: dice.Uint64() | 1,
 			Role: []placement.Role{placement.Voter, placement.Learner}[n%2]})
@@ -82,7 +82,7 @@ func passing(err error) bool {
 		errors.Is(err, placement.ErrFrozen)
 }
 
-// act performs one action that a planner, a shard or a gateway could perform, and describes it.
+// act performs and describes one action that a planner, a shard or a gateway might perform.
 func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err error) {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)
@@ -139,7 +139,7 @@ func (r *wakesRig) rebuilt(dice *rand.Rand) rescue.Rebuilt {
 	return out
 }
 
-// old writes only a group or a target, as an older version of Sheaf would.
+// old writes only a group or a target and no wake keys, as an older version of Sheaf does.
 func (r *wakesRig) old(dice *rand.Rand) error {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)

@@ -27,7 +27,7 @@ const (
 	lookEvery = 2 * time.Second
 )
 
-// If no listing succeeds for the time sayFailing, the watch logs a warning. Tests use a shorter time.
+// sayFailing is the time after which the watch logs a warning if no listing succeeds. Tests use a shorter time.
 var sayFailing = 5 * time.Second
 
 // View lists the current placement, at one revision. It returns ErrNoMeta if the store does not exist.

@@ -142,7 +142,7 @@ func (w *shardWeights) merged() map[string]Weight {
 	return w.all
 }
 
-// putWeights applies one key. The argument name is SHARD/PART.
+// putWeights applies the value of one key. The argument name is SHARD/PART.
 func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	shard, part, _ := strings.Cut(name, "/")
 	w := st.weights[shard]

@@ -21,7 +21,7 @@ type located struct {
 
 // addGroups determines the members of each group.
 func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
-	replicas := map[string]map[uuid.UUID][]located{} // by name of the group
+	replicas := map[string]map[uuid.UUID][]located{} // replicas by the name and then by the UUID of their group
 	// Replicas that are still joining do not record the name of their group.
 	joining := map[uuid.UUID][]located{}
 	for _, v := range volumes {

@@ -244,7 +244,7 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		volumes int
-		change  func(v found) // may be nil
+		change  func(v found) // further change to the volumes; may be nil
 		given   *rescue.FoundFacts
 		passes  bool
 	}{

@@ -24,7 +24,7 @@ type Audience uint8
 const (
 	Nobody   Audience = iota
 	Anyone            // everyone who can connect, whether identified or not
-	Known             // every identified caller except the archiver
+	Known             // every caller that is identified, except the archiver
 	Granted           // callers with a grant for the verb in the rule, administrators, and the store's own processes
 	Shards            // shards of the store
 	Archiver          // the archiver of the store
@@ -53,8 +53,8 @@ const (
 // Rule describes what one call requires.
 type Rule struct {
 	For   Audience
-	Verb  Verb  // only with Granted
-	Where Where // only with Granted
+	Verb  Verb  // used only if For is Granted
+	Where Where // used only if For is Granted
 	// Lasting means that the call may stay open for long, and that the guard makes the decision again whenever the table
 	// changes.
 	Lasting bool
@@ -77,7 +77,7 @@ func (r Rule) returnsSigned() Rule {
 
 func lasting(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w, Lasting: true} }
 
-// rules maps the full name of each method, as in /package.Service/Method, to its rule.
+// rules contains the rule for each method. The key is the full name of the method, as in /package.Service/Method.
 var rules = map[string]Rule{
 	healthv1.Health_Check_FullMethodName: {For: Anyone},
 	healthv1.Health_List_FullMethodName:  {For: Anyone},

@@ -39,7 +39,7 @@ type issuer struct {
 	serviceAccounts bool
 	groupsClaim     string
 	audiences       []string
-	keys            map[string]*oidc.StaticKeySet // by key id
+	keys            map[string]*oidc.StaticKeySet // keys by their ids
 }
 
 // takeIssuers checks the issuers of a table, and adds them to c.

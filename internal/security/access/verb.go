@@ -23,7 +23,7 @@ const (
 
 var verbNames = [verbCount]string{"", "get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}
 
-// String returns the name of the verb in tables.
+// String returns the name that the verb has in tables.
 func (v Verb) String() string {
 	if v < verbCount {
 		return verbNames[v]
@@ -31,7 +31,7 @@ func (v Verb) String() string {
 	return fmt.Sprintf("verb(%d)", uint8(v))
 }
 
-// ParseVerb is the inverse of String.
+// ParseVerb returns the verb with the given name. It is the inverse of String.
 func ParseVerb(text string) (Verb, error) {
 	for v := Get; v < verbCount; v++ {
 		if verbNames[v] == text {

@@ -39,7 +39,7 @@ type Config struct {
 // Source holds the certificates of a process. It is safe for concurrent use. Its owner must call Close.
 type Source struct {
 	cfg     Config
-	given   atomic.Pointer[files] // set only by InMemory
+	given   atomic.Pointer[files] // is set only if the Source was created by InMemory
 	current atomic.Pointer[material]
 	stop    context.CancelFunc
 	done    chan struct{}

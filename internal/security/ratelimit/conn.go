@@ -24,7 +24,7 @@ type conn struct {
 	stranger *list.Element
 
 	messages messages
-	written  atomic.Int64 // bytes that the server has written
+	written  atomic.Int64 // number of bytes that the server has written
 	frames   frames       // used only by the goroutine that reads
 	// slow means that the last read exceeded the connection's allowance. Only the goroutine that reads uses it.
 	slow bool

@@ -162,7 +162,7 @@ func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 	}
 	v4, v6 = append(v4, pass), append(v6, pass)
 	program := append([]bpf.Instruction{
-		// loads the first byte, which contains the IP version and the length of the IP header
+		// The first byte contains the IP version and the length of the IP header.
 		bpf.LoadAbsolute{Off: networkHeader, Size: 1},
 		bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 4, SkipTrue: 1},

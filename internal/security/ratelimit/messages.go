@@ -26,7 +26,7 @@ const (
 	prefixBytes = 5
 	// endedMax limits how many streams are still remembered after their end, because more data may arrive for them.
 	endedMax = 1024
-	// If the first message of a stream has at least firstBytesMin bytes, it counts as incomplete until more data follows
+	// firstBytesMin is the size from which the first message of a stream counts as incomplete until more data follows
 	// it.
 	firstBytesMin = 64 << 10
 )
@@ -309,7 +309,7 @@ func (m *messages) wrote(b []byte) {
 			continue
 		}
 		if w.have == 0 && len(b) >= frameHeaderBytes {
-			// the payload matters only for these two types of frames
+			// The payload matters only for these two types of frames.
 			if kind := b[3]; kind != frameWindowUpdate && kind != frameReset {
 				m.sent(kind, b[4], streamID(b[5:]), 0)
 				w.skip = int(binary.BigEndian.Uint32(b) >> 8)

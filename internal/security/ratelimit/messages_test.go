@@ -697,7 +697,7 @@ func readAsAnswered(t *testing.T, decided func(*Calls)) {
 		reads(unansweredMax, most)
 		answer(3, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5)))
 		reads(unansweredMax, most)
-		// none of these responses belongs to a call that is still open
+		// None of these responses belongs to a call that is still open.
 		answer(0, slices.Concat(ended(t, 1), ended(t, 3), wasReset(t, 5)))
 		reads(unansweredMax, most)
 		decided(info.(Counted).Calls())

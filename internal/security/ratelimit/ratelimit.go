@@ -23,8 +23,7 @@ import (
 // These are the reasons for which a connection is limited. They appear in log lines, and as the label "reason" in
 // metrics.
 const (
-	// a connection is refused, because too many connections from its address are waiting
-	reasonQueue   = "handshakes_waiting"
+	reasonQueue   = "handshakes_waiting"  // a connection is refused, because too many from its address are waiting
 	reasonDropped = "connections_dropped" // the kernel drops new connections of an address for a second
 	reasonShaking = "handshakes_underway" // the oldest handshake is closed, because too many handshakes are in progress
 	reasonSlowed  = "frames_slowed"       // the server reads from a connection slowly
@@ -49,8 +48,8 @@ const (
 	// patience is the longest time for which a slow connection may wait. A connection that would have to wait longer is
 	// closed.
 	patience   = 10 * time.Second
-	slowBytes  = 1 << 10 // maximum number of bytes per read from a slow connection
-	chunkOfOne = 100     // maximum number of points in one wait
+	slowBytes  = 1 << 10 // maximum number of bytes that are read from a slow connection at once
+	chunkOfOne = 100     // maximum number of points that are waited for at once
 )
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
@@ -86,7 +85,7 @@ type Config struct {
 type Guard struct {
 	cfg    Config
 	counts *prometheus.CounterVec
-	logged map[string]*rate.Sometimes // limits the log lines of each reason
+	logged map[string]*rate.Sometimes // limits how often each reason is logged
 
 	mu      sync.Mutex
 	known   addresses
@@ -249,7 +248,7 @@ func (g *Guard) shed() {
 		}
 	}
 	if most != nil {
-		// prevents a concurrent call of shed from closing another connection because of the same bytes
+		// Another call of shed must not close another connection because of the same bytes.
 		most.messages.close()
 	}
 	g.mu.Unlock()
@@ -288,7 +287,7 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 // drops no connections, so the server has to accept each connection before it can limit it.
 func (g *Guard) Listens(config *net.ListenConfig) { g.dropping.listens(config) }
 
-// drop makes the kernel drop new connections from an address for a while.
+// drop makes the kernel drop new connections from an address for some time.
 func (g *Guard) drop(remote net.Addr) {
 	begun, err := g.dropping.begin(prefix(remote))
 	if err != nil && !g.cannotDrop.Swap(true) {

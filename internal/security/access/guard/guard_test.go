@@ -462,7 +462,7 @@ func TestCallersWaitForTheFirstTable(t *testing.T) {
 	if got := <-answered; got != codes.OK {
 		t.Error(got)
 	}
-	s.give([]byte("{")) // an invalid table after a valid one
+	s.give([]byte("{")) // an invalid table follows a valid one
 	if got := s.get(t, "client/c", "a"); got != codes.OK {
 		t.Error(got)
 	}
