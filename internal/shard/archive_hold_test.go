@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// historyOf returns which elements of all are still in the log of a replica, by their indexes.
+// historyOf returns the indices of those elements of the slice all that the log of a replica still contains.
 func historyOf(t *bubble, f *fixture, name string, all [][]byte) (there []int) {
 	t.Helper()
 	log := f.shard.replicas.Routes().ByName[name].Served().Log()

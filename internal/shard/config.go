@@ -161,7 +161,7 @@ func (l *Limits) unfinishedMax() int64 {
 	return max(cmp.Or(l.BytesInFlightMax, bytesInFlightMax)/2, 2*message.RefusedBytesMax)
 }
 
-// Compaction configures compaction in the background. A field that is zero stands for its default.
+// Compaction configures background compaction. A field that is zero stands for its default.
 type Compaction = care.Compaction
 
 // Registry contains the methods of *registry.Store that a shard needs. They are documented there.

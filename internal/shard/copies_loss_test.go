@@ -247,7 +247,7 @@ func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
 			t.Errorf("left are %v", folders)
 		}
 		c.kill("a")
-		f.cfg.Dir = now // mounts the right volume again
+		f.cfg.Dir = now // puts the right volume back
 		c.restart("a")
 		c.holds(1, data(1, 200))
 	})

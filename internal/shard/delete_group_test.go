@@ -108,7 +108,8 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 				d.mu.Lock()
 				d.attempts++
 				d.mu.Unlock()
-				_ = s.deleteGroup(t.Context(), sv, uuid.Nil) // whether the group was deleted is seen in the registry
+				// the error does not matter, because the registry shows whether the group was deleted
+				_ = s.deleteGroup(t.Context(), sv, uuid.Nil)
 			})
 		})
 	}

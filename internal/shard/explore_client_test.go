@@ -127,8 +127,8 @@ func oracleOf(err error) oracle {
 }
 
 // atLeader makes a call to the shard that leads a group according to etcd. In every third attempt, or if etcd names
-// no leader, it calls a random shard. It repeats the call until it gets a response or patience has passed. An error
-// that reports damage also counts as a response.
+// no leader, it calls a random shard. It repeats the call until it gets a response or the time limit patience has
+// passed. An error that reports damage also counts as a response.
 func (x *exploration) atLeader(name string, choose func(n int) int,
 	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
 	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {

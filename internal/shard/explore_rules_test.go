@@ -58,7 +58,7 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 		t.Skip("of the long run")
 	}
 	t.Parallel()
-	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 200) // this is a multiple of what any rule needs
+	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 200) // many more seeds than any rule needs
 	for _, rule := range exploreRules {
 		if rule.long && !soaktest.Long() {
 			continue

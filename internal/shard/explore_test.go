@@ -88,7 +88,8 @@ func (x *exploration) dice(n int) int {
 
 func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dice(int(most)))) }
 
-// await waits until is() returns true. It gives up after patience, or when a violation is found.
+// await waits until the function is returns true. It gives up when the time limit x.patience has passed, or when a
+// violation is found.
 func (x *exploration) await(is func() bool) bool {
 	for end := time.Now().Add(x.patience); ; time.Sleep(50 * time.Millisecond) {
 		switch {
@@ -149,8 +150,8 @@ func (x *exploration) survival() vfstest.Survival {
 	return vfstest.Survival{Kind: vfstest.SurvivalKinds[x.dice(len(vfstest.SurvivalKinds))], Seed: uint64(x.dice(1 << 30))}
 }
 
-// aim gives a group a random target. If must is not nil, the target contains that machine. It never contains the
-// machine not. The first machine in the target should lead the group.
+// aim gives a group a random target. If the argument must is not nil, the target contains that machine. The target
+// never contains the machine in the argument not. The first machine in the target should lead the group.
 func (x *exploration) aim(name string, must, not *machine) {
 	order := slices.Clone(x.machines)
 	x.mu.Lock()
@@ -330,7 +331,7 @@ func impossible(st *recordv1.ShardStatus) string {
 const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore " +
 	"-v (the goroutines' turns differ from run to run)"
 
-// exploreNumber returns the number that an environment variable contains. If the variable is empty, it returns
+// exploreNumber returns the number in an environment variable. If the variable is empty, it returns the argument
 // otherwise.
 func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)

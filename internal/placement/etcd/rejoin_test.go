@@ -185,7 +185,8 @@ func (r *trio) ids() map[string]uint64 {
 }
 
 // change changes the membership as soon as etcd considers the other members well connected. If an attempt takes
-// effect but its response is lost, the next attempt fails with the error done, which therefore counts as success.
+// effect but its response is lost, the next attempt fails. The argument done is the error with which it then fails,
+// and this error counts as success.
 func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
 	r.t.Helper()
 	client := r.client()

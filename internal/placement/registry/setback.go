@@ -95,8 +95,8 @@ func (m *memory) LastAnswer() (last time.Time, held string) {
 	return m.lastAnswer, m.held
 }
 
-// hold records that etcd has responded, and the reason why its content is not passed on. The reason is empty if it
-// is.
+// hold records that etcd has responded, and the reason why its content is not passed on. If the content is passed on,
+// the reason is empty.
 func (m *memory) hold(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,7 +170,7 @@ func (m *memory) before() placement.Progress {
 	return m.observed
 }
 
-// See informs the memory of the state up to which an earlier process has seen the store.
+// See tells the memory up to which state an earlier process has seen the store.
 func (m *memory) See(before placement.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

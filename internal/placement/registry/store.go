@@ -134,10 +134,10 @@ type rider struct {
 	also   []clientv3.Op
 }
 
-// putGroup writes a group, provided that the group has not changed since it was read, and that look returns no error.
-// It calls look before each attempt. It makes another attempt in two cases. In the first case, another process has
-// changed the group's target in the meantime, so that other shards may have to be notified. In the second case, a
-// condition of the rider is no longer true, so that look may now return something else.
+// putGroup writes a group, provided that the group has not changed since it was read, and that the function look
+// returns no error. It calls look before each attempt. It makes another attempt in two cases. In the first case,
+// another process has changed the group's target in the meantime, so that other shards may have to be notified. In
+// the second case, a condition of the rider is no longer true, so that look may now return something else.
 func (s *Store) putGroup(ctx context.Context, g placement.Group,
 	look func(there placement.Group) (rider, error)) (placement.Group, error) {
 	if err := placement.ValidateGroupName(g.Name); err != nil {
@@ -179,7 +179,8 @@ func (s *Store) putGroup(ctx context.Context, g placement.Group,
 	}
 }
 
-// acceptsLeader returns an error if the group in etcd must not be replaced by next, and nil otherwise.
+// acceptsLeader compares the group that etcd holds with the one that is to replace it, next. It returns an error if
+// the replacement is not allowed, and nil otherwise.
 func acceptsLeader(there, next placement.Group) error {
 	if there.UUID != next.UUID {
 		return fmt.Errorf("group %s: etcd knows it as %s, the leader as %s", there.Name, there.UUID, next.UUID)

@@ -25,8 +25,8 @@ var (
 		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch",
 		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
-		// With this UUID, a client protects another group of the same name from being deleted. It grants nothing, because
-		// the client may delete that group as well.
+		// A client sends this UUID so that no other group with the same name is deleted by mistake. It grants nothing,
+		// because the client may delete that other group as well.
 		"DeleteGroupRequest.group_uuid",
 		// The page token of such a list is the name after which the list continues. Whoever may call these lists may see
 		// all names.
