@@ -244,7 +244,7 @@ func TestADeletedGroupIsNotReconciled(t *testing.T) {
 			g.Members = []placement.Member{{Shard: "a", VolumeUUID: found.UUID, RaftID: 7}}
 			voters := []uint64{7}
 			if n == 0 {
-				// This replica could not be reached during the deletion, so it still lists all three voters.
+				// This replica is a member that could not be reached during the deletion. The group has two more voters.
 				voters = []uint64{7, 9, 11}
 			}
 			found.Replicas = append(found.Replicas, rescue.FoundReplica{Name: name, UUID: g.UUID,

@@ -192,7 +192,7 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return g.watch(made, raw, from, info), info, nil
 }
 
-// watch returns a connection that wraps made, and that counts and limits frames and messages.
+// watch returns a connection that wraps the connection made, and that counts and limits frames and messages.
 func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthInfo) *conn {
 	c := &conn{Conn: made, raw: raw, guard: g, from: from, frames: newFrames(), closed: make(chan struct{}),
 		exempt: g.cfg.Exempt(info)}
