@@ -200,7 +200,7 @@ func TestNumbersOfShards(t *testing.T) {
 			t.Errorf("%s %v: %v", test.field, test.numbers, err)
 		}
 	}
-	// A number above the limit does not block other changes to the pool if the list already contains it.
+	// A number above the limit that the list already contains does not prevent other changes to the pool.
 	apply(t, pool, fields{"status/highestNumber": 3})
 	if pool, err = client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

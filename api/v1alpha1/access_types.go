@@ -12,7 +12,7 @@ type Access struct {
 	Issuers []TokenIssuer `json:"issuers,omitempty"`
 }
 
-// TokenIssuer is an issuer of tokens: JWTs signed by ES256 or RS256.
+// TokenIssuer is an issuer of tokens. The tokens are JWTs, signed with ES256 or RS256.
 // +kubebuilder:validation:XValidation:rule="has(self.caBundle) != has(self.keysFrom)",message="give caBundle, by which the issuer is checked when its keys are read, or keysFrom, where they are in a ConfigMap: one of both"
 type TokenIssuer struct {
 	// URL of the issuer, as in the claim iss of its tokens. The operator reads the issuer's keys from the jwks_uri in
@@ -23,7 +23,7 @@ type TokenIssuer struct {
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('https://')",message="url must begin with https://: whoever could change the answers on the way could call as anybody"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._~%!$&()*+,;=:@/-]*)?$')",message="url must be https://HOST, with a port and a path where the issuer has them, as in iss of its tokens: no user, query or fragment"
 	URL string `json:"url"`
-	// Audiences that are accepted: a token must have at least one of them. Absent: sheaf/NAMESPACE/STORE, as for
+	// Audiences that are accepted: a token must have at least one of them. The default is sheaf/NAMESPACE/STORE, as for
 	// ServiceAccounts.
 	// +optional
 	// +listType=set
@@ -33,7 +33,7 @@ type TokenIssuer struct {
 	// +kubebuilder:validation:items:MaxLength=512
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[!-~]+$')",message="an audience holds letters, digits and signs of ASCII, and no spaces, such as sheaf/prod/quotes"
 	Audiences []string `json:"audiences,omitempty"`
-	// GroupsClaim is the claim of a token that lists the caller's groups; absent: groups.
+	// GroupsClaim is the claim of a token that lists the caller's groups. The default is groups.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128

@@ -59,17 +59,17 @@ const (
 	ConditionSpaceAvailable = "SpaceAvailable"
 	// ConditionEtcdReady is True when etcd answers.
 	ConditionEtcdReady = "EtcdReady"
-	// ConditionEtcdRedundant is True when every member of a managed etcd serves and votes. The message gives their
-	// number, and the problem of each other member, such as "2 of 3; quotes-etcd-1: why".
+	// ConditionEtcdRedundant is True when every member of a managed etcd serves and votes. Otherwise the message says how
+	// many members do, and names each other member with its problem, such as "2 of 3; quotes-etcd-1: why".
 	ConditionEtcdRedundant = "EtcdRedundant"
 	// ConditionGatewayReady is True when at least one gateway is ready.
 	ConditionGatewayReady = "GatewayReady"
 	// ConditionPlacementReady is True when the placement in etcd belongs to this store.
 	ConditionPlacementReady = "PlacementReady"
-	// ConditionFileSystemMatches is False when a volume has another file system than asked for; the message names
+	// ConditionFileSystemMatches is False when the file system of a volume is not the requested one; the message names
 	// both.
 	ConditionFileSystemMatches = "FileSystemMatches"
-	// ConditionMemoryFits is False when a memory limit is below the need; the message names both.
+	// ConditionMemoryFits is False when a memory limit is lower than the memory that is needed; the message gives both.
 	ConditionMemoryFits = "MemoryFits"
 	// ConditionVolumesReady is False when a volume is missing, foreign, lost, or cannot be formatted.
 	ConditionVolumesReady = "VolumesReady"
@@ -123,9 +123,9 @@ type Medium string
 
 // Media.
 const (
-	// SSD is read with a deep queue.
+	// SSD means that many reads of the device are in flight at a time.
 	SSD Medium = "SSD"
-	// HDD is read by one reader, segment after segment.
+	// HDD means that the device has a single reader, which reads one segment after another.
 	HDD Medium = "HDD"
 	// AutoMedium uses the medium that the kernel reports for the device.
 	AutoMedium Medium = "Auto"

@@ -104,33 +104,33 @@ type DiskState string
 
 // States of a disk.
 const (
-	// DiskFree is a disk that is blank, or that a person released, and that waits for a claim.
+	// DiskFree means that the disk can be given to a claim. Either it is blank, or a person has released it.
 	DiskFree DiskState = "Free"
-	// DiskLooking is a disk that a Job inspects, because a claim gets a new disk only once the disk is known to be
-	// blank.
+	// DiskLooking means that a Job inspects the disk, because a claim may get a new disk only if it is known to be blank.
 	DiskLooking DiskState = "Looking"
-	// DiskLookFailed is a disk that could not be inspected.
+	// DiskLookFailed means that the disk could not be inspected.
 	DiskLookFailed DiskState = "LookFailed"
-	// DiskNotBlank is a disk that holds a file system, a partition table or other data that was there before the
-	// DiskSet. No claim gets it until a person has it wiped, or releases it with its content.
+	// DiskNotBlank means that the disk already held a file system, a partition table or other data when it was added to
+	// the DiskSet. No claim gets the disk until a person has it wiped, or releases it with its content.
 	DiskNotBlank DiskState = "NotBlank"
-	// DiskReserved is a disk for a claim that is not bound yet.
+	// DiskReserved means that the disk is meant for a claim that is not bound yet.
 	DiskReserved DiskState = "Reserved"
-	// DiskBound is a disk that holds the volume of a claim.
+	// DiskBound means that the disk holds the volume of a claim.
 	DiskBound DiskState = "Bound"
-	// DiskReleased is a disk that still holds the data of a claim that was deleted.
+	// DiskReleased means that the disk still holds the data of a claim that was deleted.
 	DiskReleased DiskState = "Released"
-	// DiskFormatBlocked is a disk that the kubelet did not format because it is not blank.
+	// DiskFormatBlocked means that the kubelet did not format the disk, because it is not blank.
 	DiskFormatBlocked DiskState = "FormatBlocked"
-	// DiskConflict is a disk that another DiskSet or PersistentVolume uses.
+	// DiskConflict means that another DiskSet or PersistentVolume uses the disk.
 	DiskConflict DiskState = "Conflict"
-	// DiskNodeMissing is a disk of a node that does not exist.
+	// DiskNodeMissing means that the disk's node does not exist.
 	DiskNodeMissing DiskState = "NodeMissing"
-	// DiskRemoved is a disk that is no longer in the spec, but whose volume is still bound.
+	// DiskRemoved means that the disk is no longer in the spec, but that its volume is still bound.
 	DiskRemoved DiskState = "Removed"
-	// DiskWiping is a disk that a Job wipes, because a person asked for it and confirmed it. It is free after that.
+	// DiskWiping means that a Job is wiping the disk, which a person has requested and confirmed. The disk is free after
+	// that.
 	DiskWiping DiskState = "Wiping"
-	// DiskWipeFailed is a disk that could not be wiped.
+	// DiskWipeFailed means that the disk could not be wiped.
 	DiskWipeFailed DiskState = "WipeFailed"
 )
 

@@ -40,7 +40,7 @@ func TestStatusSubresource(t *testing.T) {
 	kubetest.Only(t)
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
-			number := "observedGeneration" // a field that no new object has
+			number := "observedGeneration" // no new object has this field
 			if kind == "Shard" {
 				number = "records"
 			}

@@ -136,7 +136,7 @@ type DirectClients string
 const (
 	// DirectClientsAny allows any pod.
 	DirectClientsAny DirectClients = "Any"
-	// DirectClientsLabelled allows pods that have the label sheaf.dev/client with the store's name.
+	// DirectClientsLabelled allows pods whose label sheaf.dev/client has the store's name as its value.
 	DirectClientsLabelled DirectClients = "Labelled"
 )
 
@@ -148,8 +148,8 @@ type NetworkPolicy struct {
 	// +kubebuilder:default=Managed
 	Mode NetworkPolicyMode `json:"mode,omitempty"`
 	// DirectClients that may call shards without the gateway: Any, or Labelled (pods of any namespace with the label
-	// sheaf.dev/client: NAME, where NAME is that of the store). With Labelled, no other pods reach the port on which
-	// shards talk to each other.
+	// sheaf.dev/client: NAME, where NAME is the store's name). With Labelled, no other pods can reach the port on which
+	// shards communicate with each other.
 	// +optional
 	// +kubebuilder:default=Any
 	DirectClients DirectClients `json:"directClients,omitempty"`

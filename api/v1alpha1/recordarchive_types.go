@@ -51,31 +51,32 @@ type RecordArchiveSpec struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new RecordArchive"
 	StoreRef StoreReference `json:"storeRef"`
-	// URL of the bucket: s3://BUCKET/PATH, gs://BUCKET/PATH or azblob://CONTAINER/PATH, with options behind a ?, such as
+	// URL of the bucket: s3://BUCKET/PATH, gs://BUCKET/PATH or azblob://CONTAINER/PATH, with options after a ?, such as
 	// s3://backups/quotes?region=eu-central-1. It contains no credentials. Several stores may share a URL, because each
-	// has a folder of its own there. A change begins a new archive at the new URL with a first copy of each group; the
+	// store has its own folder there. A change begins a new archive at the new URL with a first copy of each group; the
 	// archive at the old URL stays as it is.
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(s3|gs|azblob)://[A-Za-z0-9._-]+(/[A-Za-z0-9._/-]*)?([?][!-~]*)?$')",message="url must be s3://BUCKET/PATH, gs://BUCKET/PATH or azblob://CONTAINER/PATH, with options behind a ?, and without a user or a key"
 	URL string `json:"url"`
-	// CredentialsSecretRef names a Secret of this namespace with the credentials of the bucket. For S3 it has the keys
-	// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN if there is one; ca.crt, if the server's
-	// certificate is signed by an authority of your own. For Google it has credentials.json. For Azure it has
-	// AZURE_STORAGE_ACCOUNT, and AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN. If its content changes, the pod of the
-	// archive is replaced within a minute; no pod of the store restarts. Absent, as well as serviceAccountName: the bucket
-	// knows the pod without them.
+	// CredentialsSecretRef names a Secret of this namespace with the credentials of the bucket. For S3, the Secret has
+	// the keys AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, also AWS_SESSION_TOKEN if there is a session token, and
+	// ca.crt if the server's certificate is signed by an authority of your own. For Google it has the key
+	// credentials.json. For Azure it has AZURE_STORAGE_ACCOUNT, and AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN. If the
+	// Secret's content changes, the archive's pod is replaced within a minute; no pod of the store restarts. If both this
+	// field and serviceAccountName are absent, the bucket must accept the pod without credentials.
 	// +optional
 	CredentialsSecretRef *ArchiveSecretReference `json:"credentialsSecretRef,omitempty"`
-	// ServiceAccountName is the ServiceAccount of the archive's pod, by which the cloud knows the pod (IAM roles for
+	// ServiceAccountName is the ServiceAccount of the archive's pod, by which the cloud identifies the pod (IAM roles for
 	// service accounts, workload identity). Its name must be sheaf-archive, or begin with sheaf-archive-, because the
 	// operator may use no other ServiceAccount. The pod gets no token for the Kubernetes API. A change replaces the pod.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^sheaf-archive(-[a-z0-9]([a-z0-9-]*[a-z0-9])?)?$')",message="serviceAccountName must be sheaf-archive, or begin with sheaf-archive-: the operator may use no other ServiceAccount"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
-	// Interval is the time between two objects with what is new in all groups, such as 10s. Each object is one request
-	// to the bucket; where nothing is written to the store, there is one in 10 minutes.
+	// Interval is the time after which the archive stores the new writes of all groups in the next object, such as 10s.
+	// Each object is one request to the bucket. If nothing is written to the store, an object is created only every 10
+	// minutes.
 	// +optional
 	// +kubebuilder:default="10s"
 	// +kubebuilder:validation:Type=string
@@ -85,7 +86,7 @@ type RecordArchiveSpec struct {
 	// Hold says how much history the shards keep for the archive while it is behind.
 	// +optional
 	Hold *ArchiveHold `json:"hold,omitempty"`
-	// Image of the archive's pod; absent: the operator's default. ImagePullPolicy and imagePullSecrets are those of the
+	// Image of the archive's pod. The default is the operator's. ImagePullPolicy and imagePullSecrets are those of the
 	// store. A change replaces the pod.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -109,8 +110,9 @@ type ArchiveSecretReference struct {
 // the archive notes a hole in its history. A write is never refused or delayed for an archive.
 // +kubebuilder:validation:MinProperties=1
 type ArchiveHold struct {
-	// MaxBytes is how much each shard keeps, for all its groups together, from 64Mi to 1Pi; absent: 5 % of the shard's
-	// volume. A change restarts one shard at a time, and so does the deletion of a RecordArchive that has this field.
+	// MaxBytes is how much each shard keeps, for all its groups together, from 64Mi to 1Pi. The default is 5 % of the
+	// shard's volume. A change restarts one shard at a time, and so does the deletion of a RecordArchive that has this
+	// field.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
@@ -132,20 +134,21 @@ type RecordArchiveStatus struct {
 	// archiver has taken over).
 	// +optional
 	State string `json:"state,omitempty"`
-	// ArchivedThrough is a time before which everything that was acknowledged, in all groups, is in objects that the
-	// bucket has acknowledged. It is written at most every 30 s. Absent while that is not known.
+	// ArchivedThrough is a point in time. Everything that any group acknowledged before it is in objects that the bucket
+	// has acknowledged. The field is updated at most every 30 s, and is absent while the time is not known.
 	// +optional
 	ArchivedThrough *metav1.Time `json:"archivedThrough,omitempty"`
-	// LagSeconds is how long ago that was when the status was written.
+	// LagSeconds is the number of seconds between archivedThrough and the last update of this status.
 	// +optional
 	LagSeconds *int64 `json:"lagSeconds,omitempty"`
 	// Groups that are archived.
 	// +optional
 	Groups int32 `json:"groups,omitempty"`
-	// WaitingGroups have no complete first copy in the archive yet.
+	// WaitingGroups is the number of groups whose first copy in the archive is not complete yet.
 	// +optional
 	WaitingGroups int32 `json:"waitingGroups,omitempty"`
-	// Holes in the history of all groups. A record cannot be read as of a time in a hole.
+	// Holes is the number of holes in the history, over all groups. Records cannot be read as they were at a time within
+	// a hole.
 	// +optional
 	Holes int32 `json:"holes"`
 	// Objects that the pod has created in the bucket.
@@ -154,15 +157,15 @@ type RecordArchiveStatus struct {
 	// Bytes of these objects.
 	// +optional
 	Bytes int64 `json:"bytes,omitempty"`
-	// LastObject is when the bucket acknowledged an object last.
+	// LastObject is the time at which the bucket last acknowledged an object.
 	// +optional
 	LastObject *metav1.Time `json:"lastObject,omitempty"`
 	// Version of the archive's pod.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled; Archiving is True while a pod archives the store, and False with the
-	// reason that the bucket gave while it cannot; ArchiveCurrent is True while everything acknowledged up to a minute
-	// ago (six intervals, if that is longer) is in objects that the bucket has acknowledged. Nothing else makes it True.
+	// Conditions: Ready, Reconciling, Stalled; Archiving is True while a pod archives the store, and False, with the
+	// reason that the bucket gave, while it cannot; ArchiveCurrent is True only while everything that was acknowledged up
+	// to a minute ago (or six intervals, if that is longer) is in objects that the bucket has acknowledged.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -70,18 +70,19 @@ type GrantSubjectKind string
 
 // The kinds of subjects.
 const (
-	// GrantCertificate is a caller with a certificate of the store for client/NAME.
+	// GrantCertificate means a caller with a certificate of the store for client/NAME.
 	GrantCertificate GrantSubjectKind = "Certificate"
-	// GrantServiceAccount is a ServiceAccount with a token for the audience sheaf/NAMESPACE/STORE.
+	// GrantServiceAccount means a ServiceAccount with a token for the audience sheaf/NAMESPACE/STORE.
 	GrantServiceAccount GrantSubjectKind = "ServiceAccount"
-	// GrantServiceAccounts are all ServiceAccounts of a namespace.
+	// GrantServiceAccounts means all ServiceAccounts of a namespace.
 	GrantServiceAccounts GrantSubjectKind = "ServiceAccounts"
-	// GrantOIDC is a caller with a token that an issuer of the RecordStore's spec.access issued for this subject (sub).
+	// GrantOIDC means a caller whose token is for this subject (sub), and comes from an issuer in the RecordStore's
+	// spec.access.
 	GrantOIDC GrantSubjectKind = "OIDC"
-	// GrantOIDCGroup is every caller with a token that an issuer of the RecordStore's spec.access issued and that names
-	// the group.
+	// GrantOIDCGroup means every caller whose token names the group, and comes from an issuer in the RecordStore's
+	// spec.access.
 	GrantOIDCGroup GrantSubjectKind = "OIDCGroup"
-	// GrantAnybody is every caller with a certificate or a token for the store.
+	// GrantAnybody means every caller with a certificate or a token for the store.
 	GrantAnybody GrantSubjectKind = "Anybody"
 )
 
@@ -113,7 +114,7 @@ type GrantSubject struct {
 	Name string `json:"name,omitempty"`
 }
 
-// GrantGroupText is the name of a group, or a prefix of names.
+// GrantGroupText is the name of a group, or a prefix of group names.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=253
 // +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-][A-Za-z0-9._-]*$')",message="names of groups hold letters, digits and . _ - and do not begin with a dot"

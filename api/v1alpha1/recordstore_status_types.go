@@ -30,7 +30,7 @@ type RecordStoreStatus struct {
 	// Shards counts shards of all pools.
 	// +optional
 	Shards ShardCounts `json:"shards,omitzero"`
-	// Planned says which specs the last plan of the placement was made for; later changes are not in the plan yet.
+	// Planned says for which specs the last plan of the placement was made; later changes are not in the plan yet.
 	// +optional
 	Planned *Planned `json:"planned,omitempty"`
 	// Version that the shards run, as text: one version, or several separated by commas during an update.
@@ -57,7 +57,7 @@ type RecordStoreStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Planned says which specs a plan of the placement was made for.
+// Planned says for which specs a plan of the placement was made.
 type Planned struct {
 	// Generation of the RecordStore.
 	Generation int64 `json:"generation"`
@@ -120,7 +120,7 @@ type GroupTrouble struct {
 
 // ShardCounts counts shards.
 type ShardCounts struct {
-	// Total number of shards asked for.
+	// Total number of shards that the pools request.
 	Total int32 `json:"total"`
 	// Serving shards.
 	Serving int32 `json:"serving"`

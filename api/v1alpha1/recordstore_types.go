@@ -81,24 +81,23 @@ type RecordStoreSpec struct {
 	// +optional
 	// +kubebuilder:default={mode:Managed}
 	NetworkPolicy NetworkPolicy `json:"networkPolicy,omitzero"`
-	// TLS says how connections are protected. Absent: by TLS with certificates from the operator; but a store that
-	// served before Sheaf supported TLS uses plaintext (status.tls.default).
+	// TLS says how connections are protected. By default, they use TLS with certificates from the operator; but a store
+	// that served before Sheaf supported TLS uses plaintext by default (status.tls.default).
 	// +optional
 	TLS *TLS `json:"tls,omitempty"`
-	// Access says who may be a caller, besides callers with certificates and ServiceAccounts. It has no effect if TLS
-	// is off, because callers are then unknown.
+	// Access says who may call the store, in addition to callers with certificates and ServiceAccounts. It has no effect
+	// if TLS is off, because callers are then unknown.
 	// +optional
 	Access *Access `json:"access,omitempty"`
-	// Audit writes an audit log of calls. Absent: none is written. Not possible if TLS is off, because callers are then
-	// unknown. A change restarts gateways and shards.
+	// Audit writes an audit log of calls. By default, none is written. An audit log is not possible if TLS is off,
+	// because callers are then unknown. A change restarts gateways and shards.
 	// +optional
 	Audit *Audit `json:"audit,omitempty"`
-	// Tracing sends traces of calls to an OpenTelemetry collector. Absent: none are sent. A change restarts gateways
+	// Tracing sends traces of calls to an OpenTelemetry collector. By default, none are sent. A change restarts gateways
 	// and shards.
 	// +optional
 	Tracing *Tracing `json:"tracing,omitempty"`
-	// Image of shards, gateway and etcd; absent: the operator's default. A change restarts one shard at a
-	// time.
+	// Image of shards, gateway and etcd. The default is the operator's. A change restarts one shard at a time.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -152,13 +151,13 @@ type Groups struct {
 	// Routing is Hash (ids are spread over count groups) or Named (the caller names the group).
 	// +required
 	Routing RoutingMode `json:"routing"`
-	// Count of groups in routing Hash, 1 to 65536.
+	// Count is the number of groups in Hash routing, 1 to 65536.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	Count *int32 `json:"count,omitempty"`
-	// Max limits the number of groups in routing Named, 1 to 65536; absent: 100000. Once it is reached, no put creates
-	// a group.
+	// Max limits the number of groups in Named routing, 1 to 65536. The default is 100000. Once it is reached, no put
+	// creates a group.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
@@ -203,15 +202,16 @@ type Retention struct {
 // group are superseded.
 // +kubebuilder:validation:MinProperties=1
 type Compaction struct {
-	// SupersededPercent is the part of a group's stored bytes that must be superseded, 1 to 100; absent: 50. It limits
-	// the space of a group: with 50, a group takes at most twice what it needs, plus a segment; with 20, at most a
-	// quarter more than it needs, plus a segment, but each record is rewritten more often.
+	// SupersededPercent is the part of a group's stored bytes that must be superseded, 1 to 100. The default is 50. It
+	// limits how much space a group takes: with 50, at most twice the space that it needs, plus a segment. With 20, it
+	// takes at most a quarter more than it needs, plus a segment, but each record is rewritten more often.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	SupersededPercent *int32 `json:"supersededPercent,omitempty"`
 	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; absent: 64Mi. On a small volume the
-	// limit is lower: an eighth of the volume, divided by its groups.
+	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti. The default is 64Mi. On a small volume
+	// the limit is lower: an eighth of the volume, divided by the number of its groups.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
@@ -219,7 +219,8 @@ type Compaction struct {
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="minSuperseded must be a number with a unit, from 1Mi to 1Ti, such as 16Mi"
 	MinSuperseded *resource.Quantity `json:"minSuperseded,omitempty"`
 	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti; absent: 64Mi. A shard compacts faster if
-	// it cannot keep up with the superseded bytes.
+	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti. The default is 64Mi. A shard compacts faster
+	// if superseded bytes accumulate faster than that.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
@@ -243,7 +244,7 @@ type Etcd struct {
 // ManagedEtcd is an etcd run by the operator.
 // +kubebuilder:validation:XValidation:rule="self.members == oldSelf.members",message="etcd.managed.members cannot be changed in this version"
 type ManagedEtcd struct {
-	// Members: 1 or 3.
+	// Members is the number of members, 1 or 3.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Enum=1;3
@@ -265,7 +266,7 @@ type ManagedEtcd struct {
 // EtcdStorage is the volume of a member of etcd.
 // +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",fieldPath=".storageClassName",message="storageClassName cannot be changed: a claim keeps its class"
 type EtcdStorage struct {
-	// StorageClassName of the claims; absent: the cluster's default class.
+	// StorageClassName of the claims. The default is the cluster's default class.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -301,7 +302,7 @@ type ExternalEtcd struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.name.size() <= 253 && self.name.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",fieldPath=".name",message="tlsSecretRef.name must be the name of a Secret of this namespace"
 	TLSSecretRef *corev1.LocalObjectReference `json:"tlsSecretRef,omitempty"`
-	// Prefix of the keys, such as /teams/a; absent: /sheaf. The keys of a store begin with the prefix, its
+	// Prefix of the keys, such as /teams/a. The default is /sheaf. The keys of a store begin with the prefix, its
 	// namespace and its name. Cannot be changed.
 	// +optional
 	// +kubebuilder:default=""

@@ -73,8 +73,8 @@ type TenantQuotas struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Records *int64 `json:"records,omitempty"`
-	// Groups is how many groups the tenant may have, including empty ones; absent: 1,000, because the store has a
-	// limit, too. Above this limit, no group is created; existing groups are served.
+	// Groups is how many groups the tenant may have, including empty ones. The default is 1,000, because the number of
+	// the store's groups is limited, too. Above this limit, no group is created; existing groups are served.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	Groups *int64 `json:"groups,omitempty"`

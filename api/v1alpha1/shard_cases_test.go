@@ -81,8 +81,8 @@ func TestShardsOf(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, got, c.want)
 		}
 	}
-	// ShardsOf uses the list in the pool's status only if the list is complete. That is so if it names every shard, as
-	// operators older than the kind Shard wrote it, or if it has fewer items than the limit.
+	// ShardsOf uses the list in the pool's status only if the list is complete. An operator older than the kind Shard
+	// lists every shard. A list with fewer items than the limit is complete, too.
 	for _, c := range []struct {
 		shards, listed, want int32
 	}{{1000, 1000, 1000}, {1000, 20, 0}, {20, 20, 20}, {21, 20, 0}, {19, 19, 19}} {

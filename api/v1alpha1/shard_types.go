@@ -66,7 +66,7 @@ const ShardStatusesMax = 20
 
 // ShardsOf returns the last observed state of every shard of a pool, ordered by shard number. It uses the given
 // Shards, which may belong to any pools. It also uses the list in the pool's status if that list is complete, because
-// operators older than the kind Shard wrote only that list.
+// an operator that does not know the kind Shard writes only that list.
 func ShardsOf(pool *ShardPool, shards []Shard) []ShardStatus {
 	var seen []ShardStatus
 	known := map[int32]bool{}

@@ -87,10 +87,10 @@ type ShardPoolSpec struct {
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Parked []int32 `json:"parked,omitempty"`
-	// Replace lists numbers of shards whose volume is given up, once for each time that you add a number: the claim is
-	// deleted, the shard gets another volume of the StorageClass, and its copies are made again on it. This happens to
-	// one shard at a time, and only when every group on it has a majority of its copies elsewhere; a store with one
-	// copy of each group refuses it (condition Stalled, reason ReplaceRefused).
+	// Replace lists numbers of shards whose volume is given up. Each time you add a number, this happens once: the claim
+	// is deleted, the shard gets another volume of the StorageClass, and its copies are created again on it. Only one
+	// shard is replaced at a time, and only when every group on it has a majority of its copies elsewhere. A store with
+	// one copy of each group refuses a replacement (condition Stalled, reason ReplaceRefused).
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -113,8 +113,8 @@ type ShardPoolSpec struct {
 	// Storage of each shard.
 	// +required
 	Storage Storage `json:"storage"`
-	// FileSystem that each volume must have. It is checked before a shard serves. Absent: the file system is only
-	// reported.
+	// FileSystem that each volume must have. It is checked before a shard serves. If it is absent, the file system is
+	// only reported.
 	// +optional
 	FileSystem *FileSystem `json:"fileSystem,omitempty"`
 	PodOptions `json:",inline"`
@@ -140,11 +140,11 @@ type PoolState string
 
 // States of a pool.
 const (
-	// PoolActive is a pool that accepts groups.
+	// PoolActive means that the pool accepts groups.
 	PoolActive PoolState = "Active"
-	// PoolCordoned is a pool that keeps its groups and accepts no new ones.
+	// PoolCordoned means that the pool keeps its groups and accepts no new ones.
 	PoolCordoned PoolState = "Cordoned"
-	// PoolDrained is a pool that moves its groups to other pools.
+	// PoolDrained means that the pool moves its groups to other pools.
 	PoolDrained PoolState = "Drained"
 )
 
@@ -209,7 +209,7 @@ type ShardPoolStatus struct {
 	// Selector of the pods, for the scale subresource.
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// HighestNumber of a shard that exists: no shard has a number above it. Absent while there is no shard.
+	// HighestNumber is the highest number of a shard that exists. It is absent while there is no shard.
 	// +optional
 	HighestNumber *int32 `json:"highestNumber,omitempty"`
 	// Serving shards.
@@ -225,17 +225,17 @@ type ShardPoolStatus struct {
 	// Load as text, such as "62% 1.9GiB/s (87% of the device) ETA 2m"; empty when nothing loads.
 	// +optional
 	Load string `json:"load,omitempty"`
-	// Device is the read rate of a disk of the pool's StorageClass, as a Job of `sheaf-bench layouts` in this namespace
-	// measured it last (config/samples/bench-job.yaml). Absent: no Job has measured it.
+	// Device is the read rate of a disk of the pool's StorageClass, as last measured by a Job that ran `sheaf-bench
+	// layouts` in this namespace (config/samples/bench-job.yaml). It is absent if no Job has measured the rate.
 	// +optional
 	Device *DeviceRate `json:"device,omitempty"`
 	// Groups counts the copies of groups on this pool's shards by their state.
 	// +optional
 	Groups GroupCounts `json:"groups,omitzero"`
-	// Records of the groups that this pool's shards lead, as reported last.
+	// Records in the groups that this pool's shards lead, as last reported.
 	// +optional
 	Records int64 `json:"records,omitempty"`
-	// StoredBytes of the copies on this pool's shards, as reported last.
+	// StoredBytes of the copies on this pool's shards, as last reported.
 	// +optional
 	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// States counts the shards in each state, the worst state first. States that no shard is in are left out.
@@ -290,49 +290,50 @@ type ShardState string
 
 // States of a shard.
 const (
-	// ShardPending is a shard without a running pod; the message says why.
+	// ShardPending means that the shard has no running pod; the message says why.
 	ShardPending ShardState = "Pending"
-	// ShardLoading is a shard that reads its groups, and serves those that it has read.
+	// ShardLoading means that the shard is reading its groups. It already serves those that it has read.
 	ShardLoading ShardState = "Loading"
-	// ShardServing is a shard that has loaded all its groups.
+	// ShardServing means that the shard has loaded all its groups.
 	ShardServing ShardState = "Serving"
-	// ShardDraining is a shard that moves its groups to other shards.
+	// ShardDraining means that the shard is moving its groups to other shards.
 	ShardDraining ShardState = "Draining"
-	// ShardParked is a shard without a pod, because spec.parked of the pool lists it.
+	// ShardParked means that the shard has no pod, because spec.parked of the pool lists it.
 	ShardParked ShardState = "Parked"
-	// ShardNodeDown is a shard on a node that does not report; the data stays where it is.
+	// ShardNodeDown means that the shard's node does not report; the data stays where it is.
 	ShardNodeDown ShardState = "NodeDown"
-	// ShardNodeLost is a shard whose node was deleted or has the out-of-service taint.
+	// ShardNodeLost means that the shard's node was deleted or has the out-of-service taint.
 	ShardNodeLost ShardState = "NodeLost"
-	// ShardDiskLost is a shard with a volume that is lost, or that is blank or unreadable although it held data.
+	// ShardDiskLost means that the shard's volume is lost, or that it is blank or unreadable although it held data.
 	ShardDiskLost ShardState = "DiskLost"
-	// ShardDiskMissing is a shard with a device that its node does not have, or that has no size.
+	// ShardDiskMissing means that the node does not have the shard's device, or that the device has no size.
 	ShardDiskMissing ShardState = "DiskMissing"
-	// ShardForeign is a shard with a volume of another store or shard.
+	// ShardForeign means that the shard has the volume of another store or shard.
 	ShardForeign ShardState = "Foreign"
-	// ShardFormatBlocked is a shard with a device that the kubelet refuses to format because it is not blank.
+	// ShardFormatBlocked means that the kubelet refuses to format the shard's device, because it is not blank.
 	ShardFormatBlocked ShardState = "FormatBlocked"
-	// ShardFileSystemMismatch is a shard whose volume has another file system or other mount options than asked for.
+	// ShardFileSystemMismatch means that the shard's volume does not have the requested file system or mount options.
 	ShardFileSystemMismatch ShardState = "FileSystemMismatch"
-	// ShardMemoryTooSmall is a shard whose memory limit is below the need of its groups.
+	// ShardMemoryTooSmall means that the shard's memory limit is lower than the memory that its groups need.
 	ShardMemoryTooSmall ShardState = "MemoryTooSmall"
-	// ShardNoStorageClass is a shard that waits for a StorageClass that does not exist.
+	// ShardNoStorageClass means that the shard waits for a StorageClass that does not exist.
 	ShardNoStorageClass ShardState = "NoStorageClass"
-	// ShardNoVolume is a shard that waits for a PersistentVolume: none is free, or none fits.
+	// ShardNoVolume means that the shard waits for a PersistentVolume, because none is free or none fits.
 	ShardNoVolume ShardState = "NoVolume"
-	// ShardUnschedulable is a shard with a pod that no node can take.
+	// ShardUnschedulable means that no node can take the shard's pod.
 	ShardUnschedulable ShardState = "Unschedulable"
-	// ShardImagePull is a shard with a pod whose image cannot be pulled.
+	// ShardImagePull means that an image of the shard's pod cannot be pulled.
 	ShardImagePull ShardState = "ImagePull"
-	// ShardCrashLooping is a shard with a container that ends again and again.
+	// ShardCrashLooping means that a container of the shard exits again and again.
 	ShardCrashLooping ShardState = "CrashLooping"
-	// ShardUnreachable is a shard whose pod runs but does not answer.
+	// ShardUnreachable means that the shard's pod runs but does not answer.
 	ShardUnreachable ShardState = "Unreachable"
 )
 
 // ShardStatus is what the operator observed about one shard.
 //
-// Records, bytes, leaders and the progress of a load are those of the last write of the status, which may be 30 s old.
+// The numbers of records, bytes and leaders and the progress of a load may be 30 s old, because the operator updates
+// them at most every 30 s.
 type ShardStatus struct {
 	// Name of the shard and its StatefulSet: <pool>-<n>.
 	Name string `json:"name"`
@@ -368,10 +369,10 @@ type ShardStatus struct {
 	// LostGroups is the number of these groups whose data is on a lost volume.
 	// +optional
 	LostGroups int32 `json:"lostGroups,omitempty"`
-	// Records of the groups that this shard leads, as reported last.
+	// Records in the groups that this shard leads, as last reported.
 	// +optional
 	Records int64 `json:"records,omitempty"`
-	// StoredBytes of its copies of groups, as reported last.
+	// StoredBytes of this shard's copies of groups, as last reported.
 	// +optional
 	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// LoadPercent is the part of the bytes to load that has been loaded, 0 to 100.
@@ -380,19 +381,19 @@ type ShardStatus struct {
 	// Load as text, such as "62% 1.9GiB/s (87% of the device) ETA 2m".
 	// +optional
 	Load string `json:"load,omitempty"`
-	// LoadBytesPerSecond of the present or last load, in steps of 5 %. Absent: the load had less than 64 MiB, which is
-	// too little to measure a rate.
+	// LoadBytesPerSecond is the rate of the present or last load, in steps of 5 %. It is absent if the load had less than
+	// 64 MiB, which is too little to measure a rate.
 	// +optional
 	LoadBytesPerSecond int64 `json:"loadBytesPerSecond,omitempty"`
-	// LoadDevicePercent is the rate of the load in percent of the device's rate: of status.device if a Job has measured
-	// it, otherwise of a sample that the shard took before it loaded. Above 100: a part of the data came from the page
-	// cache.
+	// LoadDevicePercent is the rate of the load as a percentage of the device's rate. The device's rate is status.device
+	// if a Job has measured it, and otherwise comes from a sample that the shard took before it loaded. A percentage
+	// above 100 means that part of the data came from the page cache.
 	// +optional
 	LoadDevicePercent int32 `json:"loadDevicePercent,omitempty"`
 	// MemoryNeedBytes is the memory that the shard needs, as computed before loading.
 	// +optional
 	MemoryNeedBytes int64 `json:"memoryNeedBytes,omitempty"`
-	// MemoryLimitBytes is the memory limit of the shard; 0: none.
+	// MemoryLimitBytes is the memory limit of the shard. It is 0 if there is no limit.
 	// +optional
 	MemoryLimitBytes int64 `json:"memoryLimitBytes,omitempty"`
 	// Updated is true when the pod runs the wanted template.
@@ -425,7 +426,7 @@ type VolumeStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	MountOptions []string `json:"mountOptions,omitempty"`
-	// Rotational as the kernel reports it; absent: unknown.
+	// Rotational as the kernel reports it; absent if it is unknown.
 	// +optional
 	Rotational *bool `json:"rotational,omitempty"`
 	// CapacityBytes of the file system.

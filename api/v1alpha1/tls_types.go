@@ -125,9 +125,9 @@ type TLSIssuerRef struct {
 // TLSProvidedSecrets names the Secrets with certificates that somebody else issues. The operator only reads these
 // Secrets.
 type TLSProvidedSecrets struct {
-	// SecretPrefix begins the names of the Secrets, which are in the namespace of the store: PREFIXgateway, PREFIXetcd
-	// (of a managed etcd), PREFIXoperator, PREFIXshard-NAME for each shard, and optionally PREFIXadmin. Each has
-	// tls.crt, tls.key and ca.crt; also client.crt and client.key if a process shows servers a different certificate,
+	// SecretPrefix is the prefix of the Secrets' names. The Secrets are in the namespace of the store: PREFIXgateway,
+	// PREFIXetcd (of a managed etcd), PREFIXoperator, PREFIXshard-NAME for each shard, and optionally PREFIXadmin. Each
+	// has tls.crt, tls.key and ca.crt; also client.crt and client.key if a process shows servers a different certificate,
 	// and client-ca.crt if callers have other authorities. A prefix is, for example, quotes-given-.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=100
@@ -167,7 +167,7 @@ const (
 	TLSDropping TLSPhase = "Dropping"
 )
 
-// TLSStatus is what the operator observed about the certificates of a store, and how far their changes are.
+// TLSStatus is what the operator observed about the certificates of a store, and the progress of changes to them.
 type TLSStatus struct {
 	// Default is what an absent spec.tls means for this store, which was decided when the operator first saw the store:
 	// Required for new stores, Disabled for stores that served before Sheaf supported TLS.
@@ -224,8 +224,8 @@ type TLSStatus struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=128
 	Published []string `json:"published,omitempty"`
-	// WithoutImage is the image with which a store served before Sheaf supported TLS. Its pods get certificates with
-	// the next image, or when spec.tls is set, so that a new operator by itself restarts no pod.
+	// WithoutImage is the image with which the store served before Sheaf supported TLS. The store's pods get certificates
+	// only when the image changes or spec.tls is set, so that an update of the operator alone restarts no pod.
 	// +optional
 	WithoutImage string `json:"withoutImage,omitempty"`
 }
