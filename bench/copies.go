@@ -35,8 +35,8 @@ var copiesParts = parts[copiesBench]{
 // CopiesParts returns the names of the parts.
 func CopiesParts() []string { return copiesParts.names() }
 
-// CopiesPartsTLS returns the names of the parts that can run with CopiesOptions.TLS. These parts measure a stream
-// between shards without a whole store.
+// CopiesPartsTLS returns the names of the parts that can run with CopiesOptions.TLS. These parts measure only the
+// streams between shards, without a complete store.
 func CopiesPartsTLS() []string { return copiesPartsTLS.names() }
 
 var copiesPartsTLS = copiesParts[:2]

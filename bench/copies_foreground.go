@@ -38,8 +38,9 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	if err := s.fill(ctx, records, moveRecordBytes); err != nil {
 		return err
 	}
-	// disturbed creates a cell that measures calls while meanwhile() runs. The cell names itself in Against, so it takes
-	// turns with no other cell. The cells therefore keep their order, and "before" is always measured before "during".
+	// disturbed creates a cell that measures calls while meanwhile() runs. Against has the cell's own key, so that the
+	// cell takes turns with no other cell. The cells therefore keep their order, and "before" is always measured before
+	// "during".
 	disturbed := func(key string, meanwhile func() error) rounds.Cell {
 		return rounds.Cell{Key: key, Against: key, Run: func(ctx context.Context, f *rounds.Figures) error {
 			moved := make(chan error, 1)
@@ -99,8 +100,8 @@ func (s *benchStore) turn(ctx context.Context) error {
 	return s.settled(ctx)
 }
 
-// disturbed writes and reads records at a steady pace until the flag over is set. It returns the p99 of the writes
-// and that of the reads.
+// disturbed writes and reads records at a steady pace until over is true. It returns the p99 of the writes and the p99
+// of the reads.
 func (s *benchStore) disturbed(ctx context.Context, records int64, over *atomic.Bool) (puts, gets float64, err error) {
 	var put, get drive.Latencies
 	data := randomBytes(foregroundBytes)

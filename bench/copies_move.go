@@ -28,7 +28,7 @@ type moved struct {
 	doors []namedDoor
 }
 
-// namedDoor is a door through which a group is moved. The name is that of the cell that measures the move.
+// namedDoor is a door through which a group is moved. Its name is also the key of the cell that measures the move.
 type namedDoor struct {
 	name string
 	door *door

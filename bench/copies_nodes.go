@@ -28,8 +28,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// benchNode is a shard reduced to what keeps copies: the groups' logs, their committer, and the streams to the other
-// nodes. A benchNode does not use etcd.
+// benchNode has only those parts of a shard that keep copies: the groups' logs, their committer, and the streams to
+// the other nodes. A benchNode does not use etcd.
 type benchNode struct {
 	name      string
 	dir       string
@@ -99,8 +99,8 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 	return n, n.lead(ctx)
 }
 
-// newServer creates the gRPC server of a node, with those options of a shard's server that messages between shards
-// need.
+// newServer creates the gRPC server of a node. Of the options of a shard's server, it has those that are needed for
+// messages between shards.
 func newServer(creds credentials.TransportCredentials) *grpc.Server {
 	return grpc.NewServer(grpc.Creds(creds), grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20),
 		grpc.WaitForHandlers(true))

@@ -211,7 +211,8 @@ func (r *remoteAppender) close() error {
 // behindMax is the maximum number of records by which the slower remote appender may lag behind.
 const behindMax = 16
 
-// rawWriter sends each record to all remote appenders and, while these write it, appends it to the local one.
+// rawWriter sends each record to all remote appenders. While these are writing it, rawWriter appends the record to the
+// local file.
 type rawWriter struct {
 	conns []net.Conn
 	acks  []chan struct{}

@@ -58,8 +58,9 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	return nil
 }
 
-// rested waits until all groups are quiescent. Then it measures, once a round, how many percent of a core the shards
-// use. For each round it returns the average over all running shards, and the average over the shards in named.
+// rested waits until all groups are quiescent. Then it measures in each round how much CPU time the shards use, as a
+// percentage of one core. For each round it returns the average over all running shards, and the average over the
+// shards that the argument named lists.
 func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
 	// Groups become quiescent half a second after their last activity.
 	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) {

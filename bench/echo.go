@@ -99,7 +99,7 @@ func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc
 // without Sheaf.
 type bareServer struct {
 	recordv1.UnimplementedRecordServiceServer
-	data map[int64][]byte // the data of all records of a size, by this size
+	data map[int64][]byte // maps each record size to the data that all records of this size have
 }
 
 func serveBare(ctx context.Context, by link) (address string, stop func(), err error) {
@@ -129,7 +129,7 @@ func (b *bareServer) record(id int64) *recordv1.Record {
 	}
 }
 
-// bareBatchBytes is the approximate size to which a shard fills a message.
+// bareBatchBytes is the approximate size at which a shard sends a message of a batch.
 const bareBatchBytes = 1 << 20
 
 func (b *bareServer) BatchGet(r *recordv1.BatchGetRequest,

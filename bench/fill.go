@@ -31,13 +31,13 @@ type dataset struct {
 	open           bool  // whether the active segments are left unsealed
 	allocatedAhead bool  // whether allocateAhead has run
 	killed         bool  // whether the logs were closed without writing hints, as after a kill
-	grows          bool  // whether writeAndKill adds records, so that their number grows
+	grows          bool  // whether writeAndKill adds records, so that there are more than before
 	// ownSyncs means that a load syncs each active segment separately. Otherwise one sync of the whole file system serves
 	// all active segments.
 	ownSyncs bool
 }
 
-// groupCount is the number of groups in a dataset, the same as in one shard of a small store.
+// groupCount is the number of groups in a dataset. One shard of a small store has the same number of groups.
 const groupCount = 16
 
 func (d *dataset) groupDir(i int) string {

@@ -19,9 +19,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// linear compares one large store of LoadOptions.IndexRecords records with several small stores. oneGroup uses a
-// large store with twice as many records, and small stores with a tenth of the large store's records. Record size and
-// number of groups are the same on both sides, so only the number of records in a group differs.
+// linear compares one large store of LoadOptions.IndexRecords records with several small stores. oneGroup uses a large
+// store with twice as many records, and small stores with a tenth of the large store's records. Both sides have the
+// same record size and the same number of groups, so only the number of records in a group differs.
 const (
 	linearRecords = 100_000 // number of records in a small store, except in oneGroup
 	linearBytes   = 100     // bytes of data in each record
@@ -57,8 +57,8 @@ func (b *loadBench) linearity(ctx context.Context) error {
 	return b.linearCalls(ctx)
 }
 
-// oneGroup compares loads of stores that have only one group. The large store's group then has as many records as a
-// group has in a store with too few groups.
+// oneGroup compares loads of stores that have only one group. In the large store, this group has as many records as a
+// group would have if a store were created with too few groups.
 func (b *loadBench) oneGroup(ctx context.Context) error {
 	l := &linear{loadBench: b, groups: 1, records: 2 * b.opts.IndexRecords, each: b.opts.IndexRecords / 5}
 	return l.run(ctx, func(ctx context.Context) error {
@@ -113,9 +113,9 @@ func (l *linear) measure(ctx context.Context) error {
 	if err := l.gets(ctx, "cold Get, Index", group.Index, l.small, linearTarget); err != nil {
 		return err
 	}
-	// On the small side, all gets read the same small store, so its records stay in the processor's caches. Each get
-	// from the large store misses these caches several times. This ratio mostly shows the caches, so the row has no
-	// target. linearCalls compares whole calls instead.
+	// On the small side, all gets read the same small store, so its records stay in the processor's caches. Each get from
+	// the large store misses these caches several times. This row has no target, because its ratio mostly shows the
+	// effect of the caches. linearCalls compares whole calls instead.
 	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
 }
 

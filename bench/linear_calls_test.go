@@ -13,7 +13,7 @@ import (
 
 // TestStoreFilledWhileStoppedServesAll checks a shortcut that linearCalls takes: it writes records directly into the
 // logs of a stopped store. When the store runs again, it must serve each record from the group that owns the id, and
-// each record can be overwritten.
+// accept a new version of each record.
 func TestStoreFilledWhileStoppedServesAll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

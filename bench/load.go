@@ -274,7 +274,7 @@ func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *segio.Loade
 	)
 }
 
-// getRandom reads n random records, depth at a time, and checks their size.
+// getRandom reads n random records, with depth reads in flight at a time, and checks the records' size.
 func getRandom(d *dataset, loaded logs, depth, n int) error {
 	return getAmong(d, loaded, depth, n, d.records)
 }

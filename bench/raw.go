@@ -128,8 +128,8 @@ func readPlain(p piece, b []byte) error {
 }
 
 // rawRandom makes n reads at random aligned offsets of files, without the page cache. Each read has length bytes, and
-// depth reads are in flight at a time. It returns the reads per second. The argument read is readPlain, or readPiece,
-// which uses the kernel's asynchronous reads if they are available.
+// depth reads are in flight at a time. rawRandom returns the number of reads per second. The argument read is either
+// readPlain, or readPiece, which uses the kernel's asynchronous reads if they are available.
 func rawRandom(names []string, length int64, depth, n int, read func(piece, []byte) error) (float64, error) {
 	r, err := openRaw(names)
 	if err != nil {
@@ -158,7 +158,7 @@ func rawRandom(names []string, length int64, depth, n int, read func(piece, []by
 }
 
 // cachedRandom makes n reads at random offsets of a file that is in the page cache. Each read has length bytes, and
-// depth reads are in flight at a time. It returns the reads per second.
+// depth reads are in flight at a time. cachedRandom returns the number of reads per second.
 func cachedRandom(name string, length int64, depth, n int) (rate float64, err error) {
 	f, err := vfs.OS{}.Open(name)
 	if err != nil {

@@ -33,8 +33,8 @@ const (
 	journalPuts   = 600
 )
 
-// zerosShare limits how many zeros are written ahead in an active segment. The limit is the segment's size divided by
-// the number for the residency.
+// zerosShare determines, for each residency, how many zeros are written ahead in an active segment: at most the
+// segment's size divided by this number.
 var zerosShare = map[group.Residency]int64{group.Resident: 32, group.Index: 256}
 
 // startCase is a record size together with a residency.

@@ -76,7 +76,7 @@ func (d *dataset) writeAndKill(ctx context.Context) error {
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: d.dir})
 	loaded := make(logs, len(d.groups))
 	defer func() { _ = loaded.close() }() // the journal is closed before the logs, so closing the logs syncs nothing
-	defer j.Close()                       //nolint:errcheck // the error says that the journal is not clean
+	defer j.Close()                       //nolint:errcheck // the error only says that the journal is not clean
 	for i := range d.groups {
 		opts := d.options(i)
 		opts.Journal = j
@@ -230,7 +230,7 @@ func writeComposite(name string, records int64, size int) (err error) {
 	one := append(make([]byte, compositeHeaderBytes), randomBytes(size)...)
 	var buffer []byte
 	for i := range records {
-		binary.LittleEndian.PutUint32(one, uint32(i)) //nolint:gosec // there are fewer
+		binary.LittleEndian.PutUint32(one, uint32(i)) //nolint:gosec // there are never so many records
 		binary.LittleEndian.PutUint32(one[4:], uint32(size))
 		if buffer = append(buffer, one...); len(buffer) >= 1<<20 || i == records-1 {
 			if _, err := f.Write(buffer); err != nil {
@@ -249,7 +249,7 @@ func readComposite(name string, memory []byte) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close() //nolint:errcheck // a file that was only read loses nothing if Close fails
 	buffer := make([]byte, 1<<20)
 	for at := 0; ; {
 		to := buffer

@@ -206,7 +206,7 @@ func failAll(items []*pendingItem, err error) {
 	}
 }
 
-// notEOF replaces nil or io.EOF with an error, for a stream that ended too early without one.
+// notEOF replaces nil or io.EOF with an error. It is used if a stream ended too early without an error.
 func notEOF(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the server ended the stream without an answer")

@@ -76,9 +76,9 @@ type Config struct {
 	// the client waits as usual for a server that is unavailable. Commands use FailFast, so that they report a mistyped
 	// address immediately, and still wait for a server that restarts.
 	FailFast bool
-	// DialOptions are added to the options of each connection. Do not set a dialer here, but in Dial. With a dialer in
-	// DialOptions, only gRPC's keepalive detects a server that hangs. Calls to it then fail after up to 25 s, and not
-	// within 3 s.
+	// DialOptions are added to the options of each connection. To set a dialer, use the field Dial, and not DialOptions.
+	// With a dialer in DialOptions, only gRPC's keepalive detects a server that hangs, and a call to such a server fails
+	// after up to 25 s instead of 3 s.
 	DialOptions []grpc.DialOption
 	// Dial opens a connection to an address, host:port, and returns when its context is done. By default the client
 	// uses TCP. Set Dial to use a proxy, or in-memory connections in tests.
@@ -363,10 +363,10 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 	return v
 }
 
-// nobody reports whether err means that no server listens at an address. It returns false without Config.FailFast,
-// and once any server has responded. It also returns false if the attempt was too slow, because the address may
-// belong to a Service, which may route the next connection to another server. A Pulse cancels such an attempt, and
-// closes a connection on which no response has arrived.
+// nobody reports whether err means that no server listens at an address. It returns false without Config.FailFast, and
+// once any server has responded. It also returns false if the attempt was too slow, because the address may belong to
+// a Service, which may route the next connection to another server. A slow attempt can also end with a canceled or
+// closed connection, because the server's liveness.Pulse gives up such connections.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false

@@ -206,7 +206,7 @@ func newError(op string, err error, doubtful bool) *Error {
 	}
 }
 
-// checksumError returns the error for data that arrived with another checksum than it was sent with.
+// checksumError returns the error for data whose checksum on arrival differs from the checksum that the sender gave.
 func checksumError(op string, got, want uint32) *Error {
 	return &Error{
 		Op: op, Code: codes.DataLoss, Reason: reasonChecksum,

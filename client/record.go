@@ -328,12 +328,12 @@ func (c *Client) DeleteGroup(ctx context.Context, group string) error {
 			recordv1.AdminServiceClient.DeleteGroup, request)
 	}
 	found, err := ask(&recordv1.DeleteGroupRequest{Group: group, ResolveOnly: true})
-	// The response has no UUID, because a server that is too old for this field has deleted the group.
+	// If the response has no UUID, the server is too old for the field ResolveOnly, and has already deleted the group.
 	if err != nil || found.GetGroupUuid() == "" {
 		return err
 	}
 	_, err = ask(&recordv1.DeleteGroupRequest{Group: group, GroupUuid: found.GetGroupUuid()})
-	if errors.Is(err, ErrGroupNotFound) { // an attempt without a response has deleted the group, or another client has
+	if errors.Is(err, ErrGroupNotFound) { // deleted by an earlier attempt without a response, or by another client
 		return nil
 	}
 	return err

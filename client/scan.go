@@ -30,8 +30,8 @@ type ScanOptions struct {
 	Parallel int
 	// SplitBytes is the target size of a split, with Parallel. The default is 256 MiB.
 	SplitBytes int64
-	// OnCursor is called with a cursor from which a scan resumes after all records yielded so far. It is not called
-	// with Parallel.
+	// OnCursor is called with a cursor. A scan that starts from this cursor continues after all records yielded so far.
+	// OnCursor is not called with Parallel.
 	OnCursor func(cursor []byte)
 }
 
@@ -136,7 +136,7 @@ type scanning struct {
 	addresses []string
 }
 
-// run passes each message's records to take. If take returns false, run stops and returns nil.
+// run calls take with the records of each message. If take returns false, run stops and returns nil.
 func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 	for {
 		to, err := s.target()

@@ -15,7 +15,7 @@ import (
 // TLSFiles names the files with which a caller and a store authenticate each other, in PEM format.
 type TLSFiles struct {
 	CA        string // file with the certificates of the store's authorities
-	Cert, Key string // files with the caller's certificate and its key; set both or none
+	Cert, Key string // files with the caller's certificate and its key; set both or neither
 }
 
 // TLS returns credentials for Config.Credentials. TLS reads the files immediately, and again for each connection, so

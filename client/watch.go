@@ -21,10 +21,11 @@ type WatchOptions struct {
 	OnCursor func(cursor []byte)
 }
 
-// Watch yields the changes of a group as they are committed: the latest state of each record that was put or deleted
-// (Record.Deleted), at least once, in the order of the group's log. The sequence does not end unless the caller stops
-// it, ctx is done, or an error occurs. A broken stream resumes from its cursor, even after the group has moved to
-// another shard. Records above 1 MiB are yielded without data (HasData is false).
+// Watch yields the changes of a group as they are committed, in the order of the group's log. A change is the latest
+// state of a record that was put or deleted (Record.Deleted). Each change is yielded at least once, but an older change
+// may be left out if a newer one of the same record replaced it before the server read it. The sequence does not end
+// unless the caller stops it, ctx is done, or an error occurs. A broken stream resumes from its cursor, even after the
+// group has moved to another shard. Records above 1 MiB are yielded without data (HasData is false).
 //
 // To start with all existing records, save the first cursor of a watch, Scan the group, then watch from that cursor. If
 // a watch fails with ErrCursorExpired, repeat these steps, because the server no longer knows which records were

@@ -38,11 +38,11 @@ func (d *demo) launch() error {
 	if err != nil {
 		return fmt.Errorf("making a log: %w", err)
 	}
-	defer log.Close() //nolint:errcheck // the process has its own descriptor
+	defer log.Close() //nolint:errcheck // the child process has its own descriptor of the file
 	args := []string{
 		"dev", "--dir", filepath.Join(d.dir, "store"), "--listen", d.Listen, "--http", d.HTTP, "--residency", d.Residency,
 	}
-	cmd := exec.Command(d.Program, args...) //nolint:noctx // it is stopped by end
+	cmd := exec.Command(d.Program, args...) //nolint:noctx // the method end stops the process
 	cmd.Stderr = log
 	c := &child{began: time.Now()}
 	if c.Process, err = drive.Start(cmd, syscall.SIGTERM); err != nil {

@@ -162,7 +162,7 @@ func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	}
 }
 
-// The demo waits for a load as long as the load makes progress.
+// The demo does not give up a load that is still making progress.
 func TestALoadThatGoesOnIsWaitedFor(t *testing.T) {
 	opts, said, temp := fakeRun(t, "slow")
 	d := &demo{Options: opts, dir: temp, logDir: temp}

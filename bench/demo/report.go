@@ -253,7 +253,7 @@ func readSmall(name string) (size int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close() //nolint:errcheck // a file that was only read loses nothing if Close fails
 	info, err := f.Stat()
 	if err != nil {
 		return 0, err

@@ -23,7 +23,7 @@ const (
 	stallMaxDefault = time.Minute
 	askEvery        = 500 * time.Millisecond // the interval between two requests of /status
 	wordsEvery      = 5 * time.Second        // the interval between two messages about a wait
-	dumpMax         = 20 * time.Second       // time for the process to write its goroutines' stacks
+	dumpMax         = 20 * time.Second       // maximum time that the process may take to write its goroutines' stacks
 	logLinesMax     = 20
 	groupsSaidMax   = 5
 )
@@ -170,7 +170,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 // awaitWork waits until work that was canceled has returned, but at most for requestMax.
 func awaitWork(done <-chan error) {
 	select {
-	case <-done: //nolint:errcheck // the error is that of the context
+	case <-done: //nolint:errcheck // the canceled context is the cause of the error
 	case <-time.After(requestMax):
 	}
 }

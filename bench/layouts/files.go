@@ -33,7 +33,8 @@ type fileLayout struct {
 
 func flatFolder(*recordSet, int, string) string { return "" }
 
-// tree puts files into nested folders, each named after the given number of hexadecimal digits from the file's name.
+// tree puts files into nested folders. Each argument stands for one level: it says how many hexadecimal digits from
+// the file's name a folder of that level is named after.
 func tree(digits ...int) func(*recordSet, int, string) string {
 	return func(_ *recordSet, _ int, name string) string {
 		folder := ""

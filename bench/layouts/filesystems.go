@@ -15,7 +15,7 @@ import (
 // fileSystem is a kind of file system, with the commands that make, mount and check it.
 type fileSystem struct {
 	name    string
-	driver  string   // name of the kernel's driver in /proc/filesystems; empty if there is none anymore
+	driver  string   // name of the kernel's driver in /proc/filesystems; empty if the kernel no longer has one
 	options string   // mount options
 	mkfs    []string // mkfs command, to which the device is appended
 	inodes  string   // mkfs option that sets the number of inodes; empty if inodes are created as needed

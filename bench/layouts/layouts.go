@@ -1,6 +1,6 @@
-// Package layouts measures how records can be stored: as files in several layouts of folders, as the simple composite
-// file that the text which inspired Sheaf describes, and as Sheaf's group files. It measures these layouts side by
-// side on the file systems that this kernel supports. Its tables reproduce those of five public texts (design.md,
+// Package layouts measures how records can be stored: as files in several layouts of folders, as Sheaf's group files,
+// and as a simple composite file, which is described in the text that inspired Sheaf. It measures these layouts side
+// by side on the file systems that this kernel supports. Its tables reproduce those of five public texts (design.md,
 // section 1). The command is `sheaf-bench layouts`.
 package layouts
 
@@ -38,7 +38,7 @@ type Options struct {
 
 const stateSchema = "sheaf.dev/bench/layouts-state/v2"
 
-// These errors mean that the options do not fit: they are wrong, or the device contains data.
+// These errors mean that the measurements cannot begin, because the options are wrong or the device contains data.
 var (
 	ErrUsage   = errors.New("wrong usage")
 	ErrHasData = errors.New("the device carries data")

@@ -108,7 +108,7 @@ func batchOf(set *recordSet) int {
 	return max(1, min(batchBytes/max(set.size, 1), batchEntries))
 }
 
-// puts returns the puts of the versions first to last - 1.
+// puts returns a put entry for each of the versions first to last - 1.
 func puts(set *recordSet, first, last int, entries []format.Entry) []format.Entry {
 	entries = entries[:0]
 	for k := first; k < last; k++ {

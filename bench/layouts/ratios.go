@@ -17,14 +17,14 @@ type target struct {
 	figure string // the metric that is compared
 	faster bool   // the metric is a time, so the smaller value is the better one
 	others func(c *cell) bool
-	// least returns the ratio that a measurement should reach at least. 0 means that the ratio is reported without a
+	// least returns the minimum ratio that a measurement should reach. 0 means that the ratio is reported without a
 	// target.
 	least  func(c *cell) float64
 	atMost bool
 	// limit is the key of a metric of Sheaf itself. If it is set, Sheaf is compared with this metric, and not with other
 	// layouts.
 	limit string
-	also  string // key of the metric in the other layouts; empty means figure
+	also  string // key of the metric in the other layouts; empty if it has the same key, figure
 }
 
 func is(layouts ...string) func(*cell) bool {
@@ -54,8 +54,8 @@ func coldTarget(c *cell) float64 {
 	return 0
 }
 
-// superseded50 returns a function for target.least. If half of a measurement's versions are superseded, the ratio
-// should be at least the given one. Otherwise Sheaf only should not be slower.
+// superseded50 returns a function for target.least. For measurements with 50 % superseded versions, the function
+// returns the given ratio. For all others it returns 1, so Sheaf must only not be slower.
 func superseded50(least float64) func(*cell) float64 {
 	return func(c *cell) float64 {
 		if c.x == 50 {
@@ -140,8 +140,8 @@ func (r *run) ratio(rows []result.Ratio, t *target, c *cell) []result.Ratio {
 	return append(rows, row)
 }
 
-// best returns the layout that was best among the other layouts under the same conditions as a cell, with its values
-// by round.
+// best compares the other layouts that were measured under the same conditions as a cell. It returns the layout with
+// the best result, and its values by round.
 func (r *run) best(t *target, of *cell) (layout string, rounds []float64) {
 	var keys, layouts []string
 	for _, c := range r.of(of.table, of.part) {

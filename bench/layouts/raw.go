@@ -35,7 +35,7 @@ func RawRate(names []string) (rate float64, ok bool, err error) {
 		if err != nil {
 			return 0, false, err
 		}
-		defer f.Close() //nolint:errcheck // only read from
+		defer f.Close() //nolint:errcheck // a file that was only read loses nothing if Close fails
 		size, err := f.Size()
 		if err != nil || !f.Direct() {
 			return 0, false, err

@@ -46,7 +46,7 @@ func mix(x uint64) uint64 {
 }
 
 // A file's name is its id multiplied by spread, which makes names look random. Two ids never have the same name,
-// because spread is odd. Multiplication by gather reverses that by spread.
+// because spread is odd. gather is the inverse of spread, so multiplying a name by gather gives the id.
 const (
 	spread uint64 = 0x9e3779b97f4a7c15
 	gather uint64 = 0xf1de83e19937733d
@@ -98,7 +98,8 @@ func (a *arena) take(n int) ([]byte, error) {
 
 func (a *arena) release() { _ = unix.Munmap(a.memory) } // an error is impossible, because the memory is mapped
 
-// stopped checks the context only once in lookEvery steps, because each check costs as much as a small write.
+// lookEvery is the number of steps after which stopped checks the context. It does not check at every step, because a
+// check costs as much as a small write.
 const lookEvery = 256
 
 func stopped(ctx context.Context, i int) error {

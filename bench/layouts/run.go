@@ -227,9 +227,9 @@ func (r *run) all(ctx context.Context) (err error) {
 	return r.set.Measure(ctx, cells, opts)
 }
 
-// inRounds returns the measurements as cells for package rounds. An error is stored as a result if a file system has
-// reached one of its limits, unless the layout is Sheaf's, or if a FUSE program serves the file system. Any other
-// error aborts the run.
+// inRounds returns the measurements as cells for package rounds. There are two cases in which an error is stored as a
+// result: a FUSE program serves the file system, or a layout other than Sheaf's has reached a limit of the file
+// system. Any other error aborts the run.
 func (r *run) inRounds() []rounds.Cell {
 	out := make([]rounds.Cell, 0, len(r.cells))
 	for i := range r.cells {

@@ -243,7 +243,7 @@ func TestDeviceWithData(t *testing.T) {
 // Without root, only the existing file system is measured, and the report names the measurements that were omitted.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
-	// In its own mount namespace, the test uses a tmpfs, so that a sync does not wait for other processes' writes.
+	// If the test has its own mount namespace, it uses a tmpfs, so that a sync does not wait for other processes' writes.
 	if loop.HasOwnMounts() {
 		must.OK(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 		defer func() { must.OK(t, unix.Unmount(dir, 0)) }()

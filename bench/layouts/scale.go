@@ -9,8 +9,8 @@ type scale struct {
 
 	sizes    []sizeCase // the numbers and sizes of records in table 1
 	syncEach int        // number of records that are each synced before the next one is written
-	// superseded lists the percentages of versions that are superseded. supersededTotal is the total number of versions,
-	// and their size.
+	// superseded lists the percentages of versions that are superseded. supersededTotal holds the total number of
+	// versions, and the size of one version.
 	superseded      []int
 	supersededTotal sizeCase
 
@@ -89,10 +89,10 @@ type need struct {
 // These costs are assumptions. They are used only to estimate how much time, space and memory a run needs.
 const (
 	secondsPerMeasurement = 0.8
-	secondsPerFile        = 120e-6 // for a file to be created, read with cold caches, checked and removed
+	secondsPerFile        = 120e-6 // time to create a file, read it with cold caches, check it and remove it
 	secondsPerFileFUSE    = 400e-6
 	secondsPerFileFusefat = 70e-3
-	secondsPerFileScanned = 12e-9 // additional time for each file already in the folder, if the folder has no index
+	secondsPerFileScanned = 12e-9 // additional time for each file in the folder, if the folder has no index
 	bytesPerSecond        = 300e6
 	blockBytes            = 4 << 10
 	inodeBytes            = 1 << 10

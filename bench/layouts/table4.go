@@ -18,7 +18,7 @@ const (
 	latencyEnds    = 10 // the median of this many windows at the start is compared with that of as many windows at the end
 )
 
-// table4 is Turner's table. It shows the time that creation number N takes.
+// table4 is Turner's table. It shows how the time to create one more record depends on the number of existing records.
 func table4(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.latency)
 	base := cell{table: 4, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), latencyBytes)}
@@ -47,8 +47,8 @@ func table4(fs *fileSystem, s *scale) []cell {
 	}))
 }
 
-// latencies creates n records, atOnce at a time. For each thousand of them it stores the median and the 99th
-// percentile of the time for one creation.
+// latencies creates n records, atOnce of them with each call of create. For each window of up to a thousand records it
+// stores the median and the 99th percentile of the time to create one record.
 func latencies(ctx context.Context, s *site, n, atOnce int, create func(first, last int) error) error {
 	window := min(latencyWindow, max(1, n/latencyEnds))
 	took := make([]float64, 0, window+atOnce)

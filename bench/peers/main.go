@@ -35,7 +35,8 @@ const (
 	exitUsage  = 2
 )
 
-// These constants determine with how many callers, and in which batches, all stores are called.
+// These constants determine the number of concurrent callers and the size of batches. They are the same for all
+// stores.
 const (
 	fillCallers = 8
 	fillBatch   = 100

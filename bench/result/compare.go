@@ -147,7 +147,7 @@ func (c *Comparison) of(t *Table, row *Row, column string) *Change {
 	return nil
 }
 
-// Words describes the change: "1.42 x of 3.1 ms, worse".
+// Words describes the change, for example as "1.42 x of 3.1 ms, worse".
 func (c *Change) Words() string {
 	if c.Factor == 0 {
 		return "was " + c.Old + ", " + c.verdict()

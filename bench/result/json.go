@@ -50,7 +50,7 @@ func ReadFile(name string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // only read from
+	defer f.Close() //nolint:errcheck // a file that was only read loses nothing if Close fails
 	r, err := ReadJSON(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s is no benchmark report: %w", name, err)

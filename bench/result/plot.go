@@ -19,8 +19,8 @@ type canvas interface {
 
 type point struct{ x, y float64 }
 
-// These are the colours of a canvas. seriesColour is the colour of the first series. The following series have the
-// following numbers.
+// These numbers identify the colours of a canvas. seriesColour is the colour of the first series. The next series has
+// the next number, and so on.
 const (
 	inkColour = iota
 	mutedColour
@@ -30,7 +30,7 @@ const (
 
 type textStyle struct {
 	size   float64
-	anchor int // which part of the text is at the point: its left end (-1), its middle (0) or its right end (1)
+	anchor int // which part of the text is placed at the point: left end (-1), middle (0) or right end (1)
 	bold   bool
 	muted  bool
 }
@@ -217,7 +217,7 @@ func (a *axis) tick(v float64) string {
 
 func (a *axis) empty() bool { return len(a.ticks) == 0 }
 
-// place returns the pixel position of a value. The axis runs from the pixel from to the pixel to.
+// place returns the position of a value in pixels. The axis begins at the position from and ends at the position to.
 func (a *axis) place(v, from, to float64) float64 {
 	low, high := a.low, a.high
 	if a.log {

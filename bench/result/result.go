@@ -74,7 +74,7 @@ func FindColumn(columns []Column, key string) Column {
 
 // Row holds the results of one measured case.
 type Row struct {
-	Labels  []Label          `json:"labels"`            // they identify the row, such as fs, layout and case
+	Labels  []Label          `json:"labels"`            // labels that identify the row, such as fs, layout and case
 	Missing string           `json:"missing,omitempty"` // reason why there is no value
 	Cells   map[string]Value `json:"cells,omitempty"`   // by Column.Key
 }

@@ -18,8 +18,8 @@ import (
 type Cell struct {
 	Key  string // unique name, under which the results are stored
 	Part string // cells with the same value form a part; all rounds of a part are finished before the next part begins
-	// Against is the same in cells that are compared with each other. Such cells must be neighbours, and they take
-	// turns.
+	// Against has the same value in all cells that are compared with each other. Such cells must be neighbours, and they
+	// take turns.
 	Against string
 	Seconds float64 // expected duration of one round
 	Run     func(ctx context.Context, f *Figures) error

@@ -79,7 +79,7 @@ func defaultStartFileSystems() []string {
 }
 
 // optionFlags adds the flags that set bench.Options. The argument dir is appended to the help of --dir. The argument
-// parts lists the values of --only. If it is empty, there is no such flag.
+// parts lists the values of --only. If parts is empty, the flag --only is not added.
 func optionFlags(cmd *cobra.Command, o *bench.Options, dir string, parts []string) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Dir, "dir", "", "where to make a temporary folder"+dir+" (default: the system's)")

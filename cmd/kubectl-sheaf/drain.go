@@ -153,7 +153,7 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 const drainLook = time.Second
 
 // awaitDrained waits until the shards that leave the pool are empty. It prints the progress whenever it changes. The
-// requests use the context ctx, and the context waiting limits the wait.
+// context ctx is for the requests, and the context waiting limits how long awaitDrained waits.
 func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {

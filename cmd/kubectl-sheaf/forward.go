@@ -75,7 +75,7 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 			})
 		}
 		if ctx.Err() != nil {
-			err = nil // an interrupted command has ended normally
+			err = nil // an interruption by the user is not an error
 		} else if !worked {
 			err = failf("forward a port: %w", err)
 		}

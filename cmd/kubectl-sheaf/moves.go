@@ -50,7 +50,7 @@ it shows that again and again, until nothing moves or it is interrupted.`,
 					}
 				}
 			})
-			if err != nil && ctx.Err() == nil { // an interrupted command has ended normally
+			if err != nil && ctx.Err() == nil { // an interruption by the user is not an error
 				return failf("moves of store %s: %w", store.Name, err)
 			}
 			return nil

@@ -104,8 +104,8 @@ func (a *app) connectTo(config *rest.Config) (err error) {
 	return nil
 }
 
-// stores returns the named store, or all stores of the namespace if none is named. Each read takes at most limit; 0:
-// until ctx ends.
+// stores returns the named store, or all stores of the namespace if none is named. The argument limit is the time
+// limit of each read; 0 means that only ctx limits it.
 func (a *app) stores(ctx context.Context, args []string, limit time.Duration) ([]v1alpha1.RecordStore, error) {
 	from := bounded{a.objects, limit}
 	if len(args) == 1 {
@@ -150,14 +150,14 @@ const (
 	widthMin   = 60
 )
 
-// width returns how many columns wide the output should be. This is asked, if it is above 0, and otherwise the width
-// of the terminal. If the output is not a terminal, it is widthPlain.
+// width returns how many columns wide the output should be. If asked is above 0, it is the width. Otherwise the width
+// is that of the terminal, or widthPlain if the output is not a terminal.
 func (a *app) width(asked int) int {
 	if asked > 0 {
 		return max(asked, widthMin)
 	}
 	if f, ok := a.out.(*os.File); ok {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 { //nolint:gosec // a file's number is small
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 { //nolint:gosec // descriptors are small
 			return max(width, widthMin)
 		}
 	}

@@ -265,7 +265,7 @@ func redundantWords(store *v1alpha1.RecordStore) string {
 	}
 }
 
-// movesShown is the maximum number of moves in the table. Of the other moves, only the number is shown.
+// movesShown is the maximum number of moves in the table. If there are more moves, the screen shows only how many.
 const movesShown = 8
 
 // moves writes the running moves with their remaining time, and then the moves that wait.

@@ -16,7 +16,7 @@ import (
 
 func TestAttributesUpToTheirLimit(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
-	// The attributes may have 64 KiB. The fields for the two lengths take 2 and 4 bytes of them, and the key takes 1.
+	// The attributes may take 64 KiB. Of these, the two length fields take 2 and 4 bytes, and the key takes 1.
 	most := strings.Repeat("v", 64<<10-2-4-1)
 	p.do(t, "data", "put", "-9223372036854775808", "--attr", "k="+most).Want(t, 0)
 	p.do(t, "", "put", "9223372036854775807", "--attr", "k="+most).Want(t, 0) // a record with empty data

@@ -79,7 +79,7 @@ type scriptedStore struct {
 	mu       sync.Mutex
 	puts     map[int64]int       // number of puts received
 	ids      map[int64][]byte    // request id of each record's put
-	late     map[int64]time.Time // from a record to the time before which no other put of it may arrive
+	late     map[int64]time.Time // maps each record to the time before which no other put of it may arrive
 	calls    map[string]int      // number of calls of other methods
 	breaches []string
 }
@@ -171,7 +171,7 @@ func scriptedRecord(id int64) *recordv1.Record {
 	}
 }
 
-// BatchPut answers the puts of a message one by one. But the second and the fourth stream break after they have
+// BatchPut answers the puts of a message one by one. The second and the fourth stream, however, break after they have
 // received a message.
 func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest,
 	recordv1.BatchPutResponse]) error {
@@ -179,7 +179,7 @@ func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchP
 	for {
 		in, err := stream.Recv()
 		if err != nil {
-			return nil //nolint:nilerr // the client has no more
+			return nil //nolint:nilerr // the client has sent all its messages
 		}
 		if want, ok := map[int][]int64{0: {10, 11, 12}, 1: {11}, 2: {11}, 3: {13}, 4: {13}}[n]; !ok ||
 			!slices.Equal(want, putIDs(in)) {

@@ -14,8 +14,8 @@ import (
 var fencedBlock = regexp.MustCompile("(?m)^```(.*)\n((?:.*\n)*?)```$")
 
 // TestClientsPageQuotesExamples checks the blocks of code in docs/clients.md. There must be one block for each
-// language, and the lines of a block must be in a file of examples/ in the same order without gaps. The page may omit
-// indentation that is common to all lines of a block.
+// language. A file of examples/ must contain the lines of a block in the same order and without gaps. The page may
+// omit indentation that is common to all lines of a block.
 func TestClientsPageQuotesExamples(t *testing.T) {
 	page, err := os.ReadFile("../../docs/clients.md")
 	must(t, err)

@@ -25,7 +25,7 @@ type copiesReaders struct {
 	begun  sync.WaitGroup // done once every watch has started
 
 	mu   sync.Mutex
-	seen map[int64]string // from a record to the version that a watch last returned
+	seen map[int64]string // maps each record to the version that a watch last returned
 }
 
 // steadyRecords is the number of records that never change. Their ids start at 0.

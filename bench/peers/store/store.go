@@ -23,7 +23,8 @@ type Record struct {
 type Store interface {
 	// Put stores a batch and replaces records that exist. When it returns, the whole batch survives a power cut.
 	Put(batch []Record) error
-	// Get appends the record's data to into. It returns ErrNotFound if there is no such record.
+	// Get appends the record's data to the slice into, and returns the result. It returns ErrNotFound if there is no such
+	// record.
 	Get(id int64, into []byte) ([]byte, error)
 	// LoadAll reads every record into memory with n workers, and returns the number of records. The workers call
 	// m.Keep. A store that already keeps the data in memory (Options.InMemory) has to call m.Keep only if m.Each is
@@ -62,7 +63,7 @@ type Memory struct {
 type arena struct {
 	chunk []byte     // the chunk that is being filled
 	lists [][]Record // all lists except the last are full
-	_     [64]byte   // padding, because the arenas of several workers are neighbours in memory
+	_     [64]byte   // padding that keeps the arenas of different workers on different cache lines
 }
 
 const (

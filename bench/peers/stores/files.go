@@ -90,7 +90,7 @@ func (s *filesStore) Get(id int64, into []byte) ([]byte, error) {
 	return into, errors.Join(err, f.Close())
 }
 
-// readAll appends the content of a file to into.
+// readAll appends the content of a file to the slice into.
 func readAll(f *os.File, into []byte) ([]byte, error) {
 	info, err := f.Stat()
 	if err != nil {

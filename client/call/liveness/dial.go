@@ -22,8 +22,8 @@ func Dial(ctx context.Context, address string) (net.Conn, error) {
 	})
 }
 
-// hedge calls dial. For each message on the channel more, it calls dial once more, in parallel to the earlier calls.
-// Each call of dial must return when its context is done.
+// hedge calls dial. Each time it receives from the channel more, it calls dial again, in parallel with the earlier
+// calls. Each call of dial must return when its context is done.
 func hedge(ctx context.Context, more <-chan time.Time, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -30,7 +30,7 @@ const (
 	After = 500 * time.Millisecond
 	// Patience is how long a server may take to respond to the probe.
 	Patience = 1500 * time.Millisecond
-	// looksPerAfter is how many times the Pulse checks for responses within the duration After.
+	// looksPerAfter is the number of times that the Pulse checks for responses within the duration After.
 	looksPerAfter = 2
 	// tick is the interval between two checks for responses.
 	tick = After / looksPerAfter

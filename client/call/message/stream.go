@@ -25,7 +25,7 @@ type Stream struct {
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	aborted atomic.Bool
-	refused chan error // carries the error that was passed to the function from AbortOf
+	refused chan error // carries the error that was passed to the function that AbortOf returned
 
 	waits atomic.Int64 // number of SendMsg and RecvMsg calls in progress
 	moved atomic.Int64 // number of messages sent and received
@@ -121,9 +121,9 @@ func (s *Stream) RecvMsg(m any) error {
 }
 
 // Await waits until the handler has ended, and returns the handler's error. It returns earlier with ErrSlow, with
-// ErrStopping (only after stopping is closed), or with the error given to the function from AbortOf. The caller then
-// receives this error while the handler still runs. The handler continues until the stream has ended, because gRPC
-// holds messages until the caller reads them. Call Await only once.
+// ErrStopping (only after stopping is closed), or with the error that was passed to the function that AbortOf
+// returned. The caller then receives this error while the handler still runs. The handler continues until the stream
+// has ended, because gRPC holds messages until the caller reads them. Call Await only once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)

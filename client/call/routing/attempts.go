@@ -12,8 +12,8 @@ type Pace struct {
 	// First and Most are the first pause and the longest one. Each pause is twice the previous one, plus or minus half.
 	First, Most time.Duration
 	Patience    time.Duration // time limit of a call whose context has no deadline, counted from its first pause
-	// Reserve is the part of the remaining time that is kept for sending the response back. If an eighth of the
-	// remaining time is less, that much is kept instead.
+	// Reserve is the time that is kept for sending the response back. At most an eighth of the remaining time is kept,
+	// even if Reserve is longer.
 	Reserve time.Duration
 }
 
