@@ -16,7 +16,7 @@ type CopiesOptions struct {
 	Binary    string // path of the sheaf program, which runs the etcd members and the shards that are killed
 	Time      time.Duration
 	MoveBytes int64 // size of the group that the move part moves
-	TLS       bool  // runs only the parts put and move, and compares mutual TLS between shards with plaintext
+	TLS       bool  // run only the parts put and move, and compare mutual TLS between shards with plaintext
 	Kills     int   // number of times that a leader is killed
 	Groups    int   // number of quiescent groups
 }

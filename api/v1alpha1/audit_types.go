@@ -14,8 +14,8 @@ const (
 	AuditWrites AuditMode = "Writes"
 )
 
-// Audit says what gateways and shards write to their audit logs. These go to standard output, as lines of JSON with a
-// field kind, where the cluster's log collector reads them; other log lines go to standard error.
+// Audit says what gateways and shards write to their audit logs. Audit logs go to standard output, where the cluster's
+// log collector reads them. Each line is a JSON object with the field kind. Other log lines go to standard error.
 type Audit struct {
 	// Mode: Refusals writes each refused call, each administrative call and the first use of each grant; Writes also
 	// writes each allowed put and delete, with ids and outcome; None writes nothing.

@@ -31,12 +31,12 @@ const (
 // FieldManager is the operator's name in server-side apply.
 const FieldManager = "sheaf-operator"
 
-// Finalizer keeps an object of Sheaf's kinds in the API until the operator has released or deleted everything that
-// belongs to it.
+// Finalizer keeps an object of one of Sheaf's kinds in the API until the operator has released or deleted everything
+// that belongs to it.
 const Finalizer = "sheaf.dev/finalizer"
 
-// ReasonPending is the reason of Ready and Reconciling that the CRDs set as a default: the operator has not seen the
-// object yet.
+// ReasonPending is the default reason of the conditions Ready and Reconciling, which the CRDs set. It means that the
+// operator has not seen the object yet.
 const ReasonPending = "Pending"
 
 // Condition types. Ready, Reconciling and Stalled follow kstatus: Ready is Unknown or False while work is in progress;
@@ -73,7 +73,7 @@ const (
 	ConditionMemoryFits = "MemoryFits"
 	// ConditionVolumesReady is False when a volume is missing, foreign, lost, or cannot be formatted.
 	ConditionVolumesReady = "VolumesReady"
-	// ConditionVolumesGrown is False while a volume is smaller than asked for; the reason says whether it can grow.
+	// ConditionVolumesGrown is False while a volume is smaller than the requested size; the reason says whether it can grow.
 	ConditionVolumesGrown = "VolumesGrown"
 	// ConditionCertificates is False when certificates of a store are missing, wrong or about to expire; the message
 	// says which, and what to do. While an authority changes, it is True, and the message says how far the change is.

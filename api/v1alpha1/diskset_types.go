@@ -136,10 +136,10 @@ const (
 
 // DiskSetStatus is what the operator observed about a set of disks.
 type DiskSetStatus struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Total number of disks.
+	// Total is the number of disks.
 	Total int32 `json:"total"`
 	// Free disks.
 	Free int32 `json:"free"`

@@ -121,13 +121,13 @@ type ArchiveHold struct {
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
 }
 
-// RecordArchiveStatus says how far a store is archived. The archive's pod reports most of it, and counts from its own
-// start.
+// RecordArchiveStatus says how far a store is archived. Most of it comes from the archive's pod, whose counters begin
+// at 0 when it starts.
 type RecordArchiveStatus struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// URL of the archive that this status is about.
+	// URL of the archive that this status describes.
 	// +optional
 	URL string `json:"url,omitempty"`
 	// State of the archive's pod, as it reports it: starting, archiving, waiting (for the next attempt) or ended (another
@@ -141,7 +141,7 @@ type RecordArchiveStatus struct {
 	// LagSeconds is the number of seconds between archivedThrough and the last update of this status.
 	// +optional
 	LagSeconds *int64 `json:"lagSeconds,omitempty"`
-	// Groups that are archived.
+	// Groups is the number of groups that are archived.
 	// +optional
 	Groups int32 `json:"groups,omitempty"`
 	// WaitingGroups is the number of groups whose first copy in the archive is not complete yet.
@@ -151,10 +151,10 @@ type RecordArchiveStatus struct {
 	// a hole.
 	// +optional
 	Holes int32 `json:"holes"`
-	// Objects that the pod has created in the bucket.
+	// Objects is the number of objects that the pod has created in the bucket.
 	// +optional
 	Objects int64 `json:"objects,omitempty"`
-	// Bytes of these objects.
+	// Bytes is the total size of these objects.
 	// +optional
 	Bytes int64 `json:"bytes,omitempty"`
 	// LastObject is the time at which the bucket last acknowledged an object.

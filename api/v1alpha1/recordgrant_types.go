@@ -142,7 +142,7 @@ type GrantGroups struct {
 
 // RecordGrantStatus says whether a grant is in force.
 type RecordGrantStatus struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// TableVersion is the version of the store's table of grants that contains this grant; gateways and shards apply

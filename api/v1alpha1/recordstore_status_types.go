@@ -6,7 +6,7 @@ import (
 
 // RecordStoreStatus is what the operator observed about a store.
 type RecordStoreStatus struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// StoreUID identifies the data; each volume records it. It outlives this object: a new store adopts the data with
@@ -79,24 +79,25 @@ type PlannedPool struct {
 
 // GroupCounts counts groups by state.
 type GroupCounts struct {
-	// Total number of groups that exist.
+	// Total is the number of groups that exist.
 	Total int32 `json:"total"`
-	// Serving groups. A group with several copies serves while a majority of its copies serves and one of them leads.
+	// Serving is the number of groups that serve. A group with several copies serves while a majority of its copies
+	// serves and one of them leads.
 	Serving int32 `json:"serving"`
 	// Loading groups.
 	Loading int32 `json:"loading"`
-	// Degraded groups: they have fewer copies than asked for, or no leader; groups with lost data are not counted. With
-	// several copies most of them serve nevertheless, and are also counted as Serving.
+	// Degraded is the number of groups that have fewer copies than requested, or no leader. Groups with lost data are not
+	// counted. With several copies, most degraded groups serve nevertheless, and are also counted as Serving.
 	Degraded int32 `json:"degraded"`
-	// Damaged groups: some entries answer DATA_LOSS. They serve undamaged records; sheaf group verify lists the damaged
-	// ones.
+	// Damaged is the number of groups in which some entries answer DATA_LOSS. They serve undamaged records; sheaf group
+	// verify lists the damaged ones.
 	Damaged int32 `json:"damaged"`
-	// DataLost groups: every copy is on a lost volume. Bring one of these volumes back, or restore the records from a
-	// backup.
+	// DataLost is the number of groups whose copies are all on lost volumes. Bring one of these volumes back, or restore
+	// the records from a backup.
 	DataLost int32 `json:"dataLost"`
-	// Moving groups: a copy is being created, or a copy is on another shard than it should be.
+	// Moving is the number of groups of which a copy is being created, or is on another shard than it should be.
 	Moving int32 `json:"moving"`
-	// NotWell has the first 20 groups with a problem.
+	// NotWell lists the first 20 groups with a problem.
 	// +optional
 	// +listType=map
 	// +listMapKey=group
@@ -120,12 +121,12 @@ type GroupTrouble struct {
 
 // ShardCounts counts shards.
 type ShardCounts struct {
-	// Total number of shards that the pools request.
+	// Total is the number of shards that the specs of all pools request.
 	Total int32 `json:"total"`
-	// Serving shards.
+	// Serving is the number of shards that serve.
 	Serving int32 `json:"serving"`
-	// Loading shards.
+	// Loading is the number of shards that are loading.
 	Loading int32 `json:"loading"`
-	// Updated shards: their pods run the wanted template.
+	// Updated is the number of shards whose pods run the wanted template.
 	Updated int32 `json:"updated"`
 }

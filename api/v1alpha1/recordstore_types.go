@@ -184,7 +184,7 @@ type Replication struct {
 
 // Retention says how long superseded versions are kept. A version is kept if either rule keeps it.
 type Retention struct {
-	// Versions of each record to keep, 1 to 1000, the newest included.
+	// Versions is the number of versions of each record to keep, 1 to 1000, including the newest.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1

@@ -95,7 +95,7 @@ type TenantQuotas struct {
 
 // RecordTenantStatus says whether a tenant's quotas are in force.
 type RecordTenantStatus struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// TableVersion is the version of the store's table that contains this tenant; shards apply the table within

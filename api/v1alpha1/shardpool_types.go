@@ -64,14 +64,14 @@ type ShardPoolSpec struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name",fieldPath=".name",message="storeRef cannot be changed: make a new ShardPool"
 	StoreRef StoreReference `json:"storeRef"`
-	// Shards wanted, 0 to 1000. Shard n is StatefulSet <pool>-<n>.
+	// Shards is the wanted number of shards, 0 to 1000. Shard n is the StatefulSet <pool>-<n>.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Shards *int32 `json:"shards,omitempty"`
-	// Remove lists numbers of shards to empty and remove first when there are more shards than wanted. No new shard
-	// gets one of these numbers. A number that you add must belong to a shard that exists or that the field shards
+	// Remove lists numbers of shards. If there are more shards than wanted, these are emptied and removed first. No new
+	// shard gets one of these numbers. A number that you add must belong to a shard that exists or that the field shards
 	// could create: it is at most status.highestNumber, or less than the sum of shards and the length of this list.
 	// +optional
 	// +listType=set
@@ -97,8 +97,8 @@ type ShardPoolSpec struct {
 	// +kubebuilder:validation:items:Minimum=0
 	// +kubebuilder:validation:items:Maximum=100000
 	Replace []int32 `json:"replace,omitempty"`
-	// State: Active accepts groups; Cordoned keeps its groups and accepts no new ones; Drained moves its groups to
-	// other pools.
+	// State of the pool. An Active pool accepts groups; a Cordoned pool keeps its groups and accepts no new ones; a
+	// Drained pool moves its groups to other pools.
 	// +optional
 	// +kubebuilder:default=Active
 	State PoolState `json:"state,omitempty"`
@@ -201,10 +201,10 @@ type Update struct {
 
 // ShardPoolStatus is what the operator observed about a pool.
 type ShardPoolStatus struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Shards that exist (StatefulSets), for the scale subresource.
+	// Shards is the number of shards that exist (StatefulSets), for the scale subresource.
 	Shards int32 `json:"shards"`
 	// Selector of the pods, for the scale subresource.
 	// +optional
@@ -214,7 +214,7 @@ type ShardPoolStatus struct {
 	HighestNumber *int32 `json:"highestNumber,omitempty"`
 	// Serving shards.
 	Serving int32 `json:"serving"`
-	// Updated shards: their pods run the wanted template.
+	// Updated is the number of shards whose pods run the wanted template.
 	Updated int32 `json:"updated"`
 	// Nodes that the shards are on, as text, such as "n1, n2 and 3 more".
 	// +optional
@@ -261,7 +261,7 @@ type ShardPoolStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ShardStateCount is how many shards of a pool are in one state.
+// ShardStateCount is the number of a pool's shards that are in one state.
 type ShardStateCount struct {
 	// State of these shards.
 	State ShardState `json:"state"`
@@ -354,7 +354,7 @@ type ShardStatus struct {
 	// operator cannot reach it.
 	// +optional
 	PodReady bool `json:"podReady,omitempty"`
-	// Groups of which this shard has a replica.
+	// Groups is the number of groups of which this shard has a replica.
 	// +optional
 	Groups int32 `json:"groups,omitempty"`
 	// ServingGroups is the number of these groups that the shard serves.

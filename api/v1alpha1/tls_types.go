@@ -53,10 +53,10 @@ type TLS struct {
 	// +optional
 	// +kubebuilder:default=Operator
 	Source TLSSource `json:"source,omitempty"`
-	// CertManager says which issuer signs the certificates. For source CertManager.
+	// CertManager says which issuer signs the certificates. It belongs to source CertManager.
 	// +optional
 	CertManager *TLSCertManager `json:"certManager,omitempty"`
-	// Provided says where the certificates are. For source Provided.
+	// Provided says where the certificates are. It belongs to source Provided.
 	// +optional
 	Provided *TLSProvidedSecrets `json:"provided,omitempty"`
 	// Clients are names of callers. For each, the operator creates a Secret STORE-client-NAME-tls with tls.crt, tls.key
@@ -195,13 +195,13 @@ type TLSStatus struct {
 	// NotAfter is when the first of the certificates in use expires.
 	// +optional
 	NotAfter *metav1.Time `json:"notAfter,omitempty"`
-	// Processes of the store that run: gateways, shards, members of a managed etcd.
+	// Processes is the number of the store's running processes: gateways, shards and members of a managed etcd.
 	// +optional
 	Processes int32 `json:"processes,omitempty"`
-	// Reported is how many of these have reported that they use the present transport and authorities.
+	// Reported is the number of these processes that have reported that they use the present transport and authorities.
 	// +optional
 	Reported int32 `json:"reported,omitempty"`
-	// PlaintextConnections that processes have open, as they reported last.
+	// PlaintextConnections is the number of plaintext connections that processes have open, as last reported.
 	// +optional
 	PlaintextConnections int32 `json:"plaintextConnections,omitempty"`
 	// Rotating is the value of spec.tls.rotate that is being carried out.

@@ -162,7 +162,8 @@ func (s *scriptedStore) Get(_ context.Context, in *recordv1.GetRequest) (*record
 	return &recordv1.GetResponse{Record: out}, nil
 }
 
-// scriptedRecord holds "hello" as stored by the shell program, with its SHA-256 among the attributes.
+// scriptedRecord returns a record that holds "hello". It has the attribute sha256, as if the shell program had stored
+// it.
 func scriptedRecord(id int64) *recordv1.Record {
 	sum := castagnoli([]byte("hello"))
 	return &recordv1.Record{
