@@ -73,7 +73,8 @@ const (
 	ConditionMemoryFits = "MemoryFits"
 	// ConditionVolumesReady is False when a volume is missing, foreign, lost, or cannot be formatted.
 	ConditionVolumesReady = "VolumesReady"
-	// ConditionVolumesGrown is False while a volume is smaller than the requested size; the reason says whether it can grow.
+	// ConditionVolumesGrown is False while a volume is smaller than the requested size; the reason says whether it can
+	// grow.
 	ConditionVolumesGrown = "VolumesGrown"
 	// ConditionCertificates is False when certificates of a store are missing, wrong or about to expire; the message
 	// says which, and what to do. While an authority changes, it is True, and the message says how far the change is.

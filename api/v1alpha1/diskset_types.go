@@ -141,9 +141,9 @@ type DiskSetStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Total is the number of disks.
 	Total int32 `json:"total"`
-	// Free disks.
+	// Free is the number of disks in the state Free.
 	Free int32 `json:"free"`
-	// Bound disks.
+	// Bound is the number of disks in the state Bound.
 	Bound int32 `json:"bound"`
 	// Disks has one item per disk, in the order of the spec.
 	// +optional

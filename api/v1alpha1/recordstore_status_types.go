@@ -84,7 +84,7 @@ type GroupCounts struct {
 	// Serving is the number of groups that serve. A group with several copies serves while a majority of its copies
 	// serves and one of them leads.
 	Serving int32 `json:"serving"`
-	// Loading groups.
+	// Loading is the number of groups that are loading.
 	Loading int32 `json:"loading"`
 	// Degraded is the number of groups that have fewer copies than requested, or no leader. Groups with lost data are not
 	// counted. With several copies, most degraded groups serve nevertheless, and are also counted as Serving.
