@@ -100,8 +100,8 @@ func (s *benchStore) turn(ctx context.Context) error {
 	return s.settled(ctx)
 }
 
-// disturbed writes and reads records at a steady pace until over is true. It returns the p99 of the writes and the p99
-// of the reads.
+// disturbed writes and reads records at a steady pace until its caller sets the argument over to true. It returns the
+// p99 of the writes and the p99 of the reads.
 func (s *benchStore) disturbed(ctx context.Context, records int64, over *atomic.Bool) (puts, gets float64, err error) {
 	var put, get drive.Latencies
 	data := randomBytes(foregroundBytes)

@@ -127,9 +127,9 @@ func readPlain(p piece, b []byte) error {
 	}
 }
 
-// rawRandom makes n reads at random aligned offsets of files, without the page cache. Each read has length bytes, and
-// depth reads are in flight at a time. rawRandom returns the number of reads per second. The argument read is either
-// readPlain, or readPiece, which uses the kernel's asynchronous reads if they are available.
+// rawRandom makes n reads at random aligned offsets of files, without the page cache, and returns the number of reads
+// per second. The argument length is the number of bytes of each read, and depth is the number of reads in flight. The
+// argument read is either readPlain, or readPiece, which uses the kernel's asynchronous reads if they are available.
 func rawRandom(names []string, length int64, depth, n int, read func(piece, []byte) error) (float64, error) {
 	r, err := openRaw(names)
 	if err != nil {
@@ -157,8 +157,8 @@ func rawRandom(names []string, length int64, depth, n int, read func(piece, []by
 	})
 }
 
-// cachedRandom makes n reads at random offsets of a file that is in the page cache. Each read has length bytes, and
-// depth reads are in flight at a time. cachedRandom returns the number of reads per second.
+// cachedRandom makes n reads at random offsets of a file that is in the page cache, and returns the number of reads per
+// second. The argument length is the number of bytes of each read, and depth is the number of reads in flight.
 func cachedRandom(name string, length int64, depth, n int) (rate float64, err error) {
 	f, err := vfs.OS{}.Open(name)
 	if err != nil {
@@ -186,7 +186,7 @@ const (
 	groupOfOne                   // all writers append to one file, and one sync serves all waiting writers
 )
 
-// rawAppend lets concurrent writers append records of size bytes for the given duration. Each writer calls fdatasync,
+// rawAppend lets concurrent writers append records of the given size for the given duration. Each writer calls fdatasync,
 // or waits for a shared one, before it appends its next record.
 func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (out drive.Load, err error) {
 	a, err := newAppender(dir, "put", mode, writers)

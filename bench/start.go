@@ -117,7 +117,7 @@ func (s *startBench) measure(ctx context.Context) error {
 		}
 		datasets[name] = one
 	}
-	ownSyncs := *datasets["small"] // this copy of the dataset shares the files
+	ownSyncs := *datasets["small"] // only this variable is copied; both datasets have the same files
 	ownSyncs.ownSyncs = true
 	datasets["small, own syncs"] = &ownSyncs
 	loaders := newLoaders()

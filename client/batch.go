@@ -313,8 +313,8 @@ func getMessage(ctx context.Context, items []*pendingItem) {
 	}
 }
 
-// eachLarge calls do(i) for each index in large, with at most largeAtOnce calls at a time, because a large item needs
-// a stream of its own. It returns when all calls have returned.
+// eachLarge calls do(i) for each index i in the slice large. There are at most largeAtOnce calls at a time, because
+// each large item needs a stream of its own. eachLarge returns when all calls have returned.
 func eachLarge(large []int, do func(i int)) {
 	var all errgroup.Group
 	all.SetLimit(largeAtOnce)

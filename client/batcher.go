@@ -118,7 +118,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	return nil
 }
 
-// wakeAtEnd wakes the goroutines that wait for changed when ctx is done, unless stop is called before.
+// wakeAtEnd wakes the goroutines that wait for b.changed when ctx is done, unless the function stop was called before.
 func (b *Batcher) wakeAtEnd(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		b.mu.Lock()

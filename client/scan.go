@@ -136,7 +136,7 @@ type scanning struct {
 	addresses []string
 }
 
-// run calls take with the records of each message. If take returns false, run stops and returns nil.
+// run passes the records of each message to the function take. If take returns false, run stops and returns nil.
 func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 	for {
 		to, err := s.target()

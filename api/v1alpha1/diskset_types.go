@@ -143,7 +143,7 @@ type DiskSetStatus struct {
 	Total int32 `json:"total"`
 	// Free is the number of disks in the state Free.
 	Free int32 `json:"free"`
-	// Bound is the number of disks in the state Bound.
+	// Bound is the number of disks whose volume is bound to a claim: those in the states Bound, FormatBlocked and Removed.
 	Bound int32 `json:"bound"`
 	// Disks has one item per disk, in the order of the spec.
 	// +optional

@@ -76,11 +76,11 @@ const (
 	GrantServiceAccount GrantSubjectKind = "ServiceAccount"
 	// GrantServiceAccounts means all ServiceAccounts of a namespace.
 	GrantServiceAccounts GrantSubjectKind = "ServiceAccounts"
-	// GrantOIDC means a caller whose token is for this subject (sub), and comes from an issuer in the RecordStore's
-	// spec.access.
+	// GrantOIDC means a caller whose token comes from an issuer in the RecordStore's spec.access, and is for this subject
+	// (sub).
 	GrantOIDC GrantSubjectKind = "OIDC"
-	// GrantOIDCGroup means every caller whose token names the group, and comes from an issuer in the RecordStore's
-	// spec.access.
+	// GrantOIDCGroup means every caller whose token comes from an issuer in the RecordStore's spec.access, and names the
+	// group.
 	GrantOIDCGroup GrantSubjectKind = "OIDCGroup"
 	// GrantAnybody means every caller with a certificate or a token for the store.
 	GrantAnybody GrantSubjectKind = "Anybody"

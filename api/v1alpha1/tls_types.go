@@ -141,9 +141,9 @@ type TLSTransport string
 
 // Transports, as the file `mode` of a process spells them.
 const (
-	// TransportPlaintext connects with plaintext, and accepts both.
+	// TransportPlaintext connects with plaintext, and accepts plaintext and TLS.
 	TransportPlaintext TLSTransport = "plaintext"
-	// TransportBoth connects with TLS, and accepts both.
+	// TransportBoth connects with TLS, and accepts plaintext and TLS.
 	TransportBoth TLSTransport = "both"
 	// TransportRequired connects with TLS, and accepts only TLS.
 	TransportRequired TLSTransport = "required"

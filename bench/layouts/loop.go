@@ -10,8 +10,9 @@ import (
 // zeroBytes is the number of zeros in one write.
 const zeroBytes = 4 << 20
 
-// newImage creates an unnamed file of the given size. It writes the first prewritten bytes, so that later measurements
-// in this part do not make the underlying file system allocate space. The rest is sparse.
+// newImage creates an unnamed file of the given size. The argument prewritten is the number of bytes at its beginning
+// that newImage fills with zeros, so that measurements in this part of the file need no new space from the underlying
+// file system. The rest of the file is sparse.
 func newImage(ctx context.Context, dir string, bytes, prewritten int64) (f *os.File, err error) {
 	if f, err = os.CreateTemp(dir, "sheaf-bench-image-"); err != nil {
 		return nil, fmt.Errorf("making an image: %w", err)

@@ -131,7 +131,7 @@ func (v Value) spread() float64 {
 	return (v.Max - v.Min) / math.Abs(v.Median)
 }
 
-// Labels creates labels from pairs (name, value, name, value).
+// Labels creates labels from its arguments, which are a name, its value, the next name, its value, and so on.
 func Labels(pairs ...string) []Label {
 	labels := make([]Label, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {

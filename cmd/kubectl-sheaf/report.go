@@ -161,7 +161,7 @@ func (r *archive) miss(what string, err error) {
 	}
 }
 
-// read calls source with the time limit. If source fails, the failure is recorded, and read returns false.
+// read calls the function source with the time limit. If source fails, read records the failure and returns false.
 func (r *archive) read(ctx context.Context, what string, source func(context.Context) error) bool {
 	if r.err != nil {
 		return false

@@ -85,7 +85,7 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 }
 
 // observed returns the plugin with a simulated API server, which has one store, one pod and one claim. The API server
-// calls see before each read. If see returns an error, the API server responds with this error.
+// calls the function see before each read. If see returns an error, the API server responds with this error.
 func observed(t *testing.T, see func(ctx context.Context, what any) error) *app {
 	t.Helper()
 	o, _ := kubefindingtest.Well()

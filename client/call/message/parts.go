@@ -39,8 +39,9 @@ func CheckParts(encoded []byte, m proto.Message) error {
 	return nil
 }
 
-// countParts subtracts the number of a message's parts from left, and returns the difference. It returns early if the
-// difference becomes negative. It also returns early at bytes that cannot be parsed, because the decoder reports them.
+// countParts subtracts the number of a message's parts from the argument left, and returns the difference. It returns
+// early if the difference becomes negative. It also returns early at bytes that cannot be parsed, because the decoder
+// reports them.
 func countParts(b []byte, d protoreflect.MessageDescriptor, left int) int {
 	for len(b) > 0 && left >= 0 {
 		number, kind, n := protowire.ConsumeTag(b)
