@@ -186,8 +186,8 @@ const (
 	groupOfOne                   // all writers append to one file, and one sync serves all waiting writers
 )
 
-// rawAppend lets concurrent writers append records of the given size for the given duration. Each writer calls fdatasync,
-// or waits for a shared one, before it appends its next record.
+// rawAppend lets concurrent writers append records of the given size for the given duration. Each writer calls
+// fdatasync, or waits for a shared one, before it appends its next record.
 func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (out drive.Load, err error) {
 	a, err := newAppender(dir, "put", mode, writers)
 	defer func() { err = errors.Join(err, a.close()) }()

@@ -189,7 +189,7 @@ func split(part []*pendingItem, itemsMax, bytesMax int) [][]*pendingItem {
 	var messages [][]*pendingItem
 	begin, bytes := 0, 0
 	for i, p := range part {
-		size := proto.Size(p.put) + proto.Size(p.get) + 16 // one of put and get is nil, which has size 0
+		size := proto.Size(p.put) + proto.Size(p.get) + 16 // one of put and get is nil, and the size of nil is 0
 		if i > begin && (i-begin == itemsMax || bytes+size > bytesMax) {
 			messages = append(messages, part[begin:i])
 			begin, bytes = i, 0

@@ -96,7 +96,7 @@ type Client struct {
 	watched chan struct{}
 
 	mu    sync.Mutex
-	conns map[string]*server // by address
+	conns map[string]*server // keyed by address
 	// leaving has the servers that are no longer in the routing, each with the timer that closes its connection.
 	leaving map[*server]*time.Timer
 	closed  bool

@@ -111,7 +111,7 @@ type LabelValue string
 // +kubebuilder:validation:Enum=ext4;xfs;btrfs
 type FileSystemType string
 
-// File systems.
+// File systems that Sheaf runs on.
 const (
 	Ext4  FileSystemType = "ext4"
 	XFS   FileSystemType = "xfs"
@@ -122,7 +122,7 @@ const (
 // +kubebuilder:validation:Enum=SSD;HDD;Auto
 type Medium string
 
-// Media.
+// Kinds of devices.
 const (
 	// SSD means that many reads of the device are in flight at a time.
 	SSD Medium = "SSD"

@@ -120,7 +120,7 @@ type Scheduling struct {
 // +kubebuilder:validation:Enum=Managed;None
 type NetworkPolicyMode string
 
-// Modes of NetworkPolicies.
+// Values of NetworkPolicyMode.
 const (
 	// NetworkPolicyManaged lets the operator create them.
 	NetworkPolicyManaged NetworkPolicyMode = "Managed"
@@ -132,7 +132,7 @@ const (
 // +kubebuilder:validation:Enum=Any;Labelled
 type DirectClients string
 
-// Direct clients.
+// Values of DirectClients.
 const (
 	// DirectClientsAny allows any pod.
 	DirectClientsAny DirectClients = "Any"

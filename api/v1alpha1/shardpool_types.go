@@ -106,7 +106,7 @@ type ShardPoolSpec struct {
 	// +optional
 	// +kubebuilder:default=Auto
 	Medium Medium `json:"medium,omitempty"`
-	// Residency: Resident keeps the data in memory, Index only ids and offsets.
+	// Residency says what a shard keeps in memory: with Resident, the data; with Index, only ids and offsets.
 	// +optional
 	// +kubebuilder:default=Index
 	Residency Residency `json:"residency,omitempty"`
@@ -152,7 +152,7 @@ const (
 // +kubebuilder:validation:Enum=Index;Resident
 type Residency string
 
-// Residencies.
+// Values of Residency.
 const (
 	// ResidencyIndex keeps ids and offsets in memory, and reads data through the page cache.
 	ResidencyIndex Residency = "Index"
@@ -183,11 +183,11 @@ type Storage struct {
 // +kubebuilder:validation:Enum=OneByOne;Paused
 type UpdateMode string
 
-// Modes of update.
+// Update modes.
 const (
 	// UpdateOneByOne restarts one shard at a time and waits until it has loaded.
 	UpdateOneByOne UpdateMode = "OneByOne"
-	// UpdatePaused restarts none.
+	// UpdatePaused restarts no shard.
 	UpdatePaused UpdateMode = "Paused"
 )
 
@@ -212,7 +212,7 @@ type ShardPoolStatus struct {
 	// HighestNumber is the highest number of a shard that exists. It is absent while there is no shard.
 	// +optional
 	HighestNumber *int32 `json:"highestNumber,omitempty"`
-	// Serving shards.
+	// Serving is the number of shards that serve.
 	Serving int32 `json:"serving"`
 	// Updated is the number of shards whose pods run the wanted template.
 	Updated int32 `json:"updated"`

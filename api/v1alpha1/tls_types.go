@@ -8,7 +8,7 @@ import (
 // +kubebuilder:validation:Enum=Required;Optional;Disabled
 type TLSMode string
 
-// Modes of TLS.
+// TLS modes.
 const (
 	// TLSRequired accepts only TLS.
 	TLSRequired TLSMode = "Required"
@@ -153,7 +153,7 @@ const (
 // +kubebuilder:validation:Enum=Ready;Switching;Trusting;Issuing;Dropping
 type TLSPhase string
 
-// Phases.
+// Phases of a change of certificates.
 const (
 	// TLSReady: the store uses the transport and the authorities that the spec asks for.
 	TLSReady TLSPhase = "Ready"

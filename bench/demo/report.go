@@ -166,7 +166,7 @@ func (d *demo) readFiles(ctx context.Context) (*files, error) {
 			}
 			size, err := readSmall(filepath.Join(t.dir, filepath.FromSlash(item.Path)))
 			if err != nil {
-				return nil //nolint:nilerr // as above
+				return nil //nolint:nilerr // another program may have removed the file
 			}
 			switch {
 			case size > inGroupFilesMax:

@@ -46,7 +46,7 @@ func mountFUSE(ctx context.Context, fs *fileSystem, device, point string) (*moun
 	if err != nil {
 		return nil, err
 	}
-	d, err := drive.Start(exec.Command(words[0], words[1:]...), syscall.SIGTERM) //nolint:noctx // unmounting ends it
+	d, err := drive.Start(exec.Command(words[0], words[1:]...), syscall.SIGTERM) //nolint:noctx // unmount ends the program
 	if err != nil {
 		return nil, err
 	}

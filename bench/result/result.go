@@ -76,7 +76,7 @@ func FindColumn(columns []Column, key string) Column {
 type Row struct {
 	Labels  []Label          `json:"labels"`            // labels that identify the row, such as fs, layout and case
 	Missing string           `json:"missing,omitempty"` // reason why there is no value
-	Cells   map[string]Value `json:"cells,omitempty"`   // by Column.Key
+	Cells   map[string]Value `json:"cells,omitempty"`   // keyed by Column.Key
 }
 
 // Value is the value of a metric, with a median and a range. If Text is set, it is shown instead.

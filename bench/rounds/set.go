@@ -15,7 +15,7 @@ import (
 type Set struct {
 	Schema   string           `json:"schema"`
 	Settings string           `json:"settings"` // only a run with the same settings can resume this one
-	Cells    map[string]*Kept `json:"cells"`    // by Cell.Key
+	Cells    map[string]*Kept `json:"cells"`    // keyed by Cell.Key
 
 	file string // file to which the set is written after each measurement; empty if it is not stored
 }

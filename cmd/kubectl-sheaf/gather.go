@@ -22,7 +22,7 @@ import (
 // snapshot is the state of a store at one moment, as the API server and a gateway report it.
 type snapshot struct {
 	finding.Objects
-	Volumes map[string]corev1.PersistentVolume // by name
+	Volumes map[string]corev1.PersistentVolume // keyed by name
 	Live    live
 	// Missing lists the objects that could not be read, with the reason. For example, the user may not be permitted to
 	// read nodes or disks.

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lastAnswers is how long a stopping server may still send responses of calls that have ended. It applies if
-// something other than these calls keeps a connection open.
+// lastAnswers is how long a stopping server may still send the responses of calls that have ended. The server waits
+// that long only if something other than these calls keeps a connection open.
 const lastAnswers = 500 * time.Millisecond
 
 // Drain stops a server. It refuses new calls, and waits until no call has been open for the duration lastAnswers, or
