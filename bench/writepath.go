@@ -186,7 +186,7 @@ func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures
 		return err
 	}
 	for _, kind := range waitKinds {
-		read := exec.CommandContext(ctx, b.opts.GoTool, "tool", "trace", "-pprof="+kind, name) //nolint:gosec // the user named it
+		read := exec.CommandContext(ctx, b.opts.GoTool, "tool", "trace", "-pprof="+kind, name) //nolint:gosec // from a flag
 		stacks, err := read.Output()
 		if err != nil {
 			return fmt.Errorf("%s tool trace -pprof=%s: %w%s", b.opts.GoTool, kind, err, said(err))
