@@ -49,7 +49,7 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 	for _, id := range strings.Fields(lines) {
 		s.await(nil, func() bool {
 			code, _, _ := of(t, "cat", url, id, "--at", then)
-			return code != 1 // exit code 1 means that the archive does not reach this time yet
+			return code != 1 // exit code 1 means that the archive does not cover this time yet
 		})
 	}
 	if code, errs := stop(); code != 0 {

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// of runs a command line, and returns its exit code and what it prints.
+// of runs a command line of sheaf-archive. It returns the exit code and the output.
 func of(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e strings.Builder

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// heardBucket wraps a bucket, and reports the result of each call to a process.
+// heardBucket wraps a bucket, and tells a process the result of each call to that bucket.
 type heardBucket struct {
 	bucket.Bucket
 	p *process

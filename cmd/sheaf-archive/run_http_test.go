@@ -170,8 +170,8 @@ func TestOneErrorIsNoTroubleForEver(t *testing.T) {
 	}
 }
 
-// The time up to which a store is archived is reported only if no group waits for its first copy, and if the store
-// was asked since the attempt began. It never goes back.
+// The time up to which a store is archived is reported only if no group still waits for its first copy, and if the
+// store has been asked since the attempt began. The reported time never goes back.
 func TestTheMarkCoversAllGroups(t *testing.T) {
 	p := newProcess("v", 10*time.Second)
 	p.began = time.Now()

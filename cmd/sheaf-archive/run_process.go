@@ -18,11 +18,12 @@ import (
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
-// attempts are the pauses between two attempts to archive. Each attempt reads the credentials again, so new ones take
-// effect within the longest pause.
+// attempts defines the pauses between attempts to archive. Each attempt reads the credentials again, so new credentials
+// take effect within the longest pause.
 var attempts = backoff.Doubling{First: time.Second, Most: 20 * time.Second}
 
-// worked is how long an attempt has to last for the following pause to be short again.
+// worked is the minimum duration of an attempt that counts as a success. After such an attempt, the pauses start again
+// with the shortest one.
 const worked = time.Minute
 
 // process holds what the process of `sheaf-archive run` knows about its attempts to archive. Safe for concurrent use.
@@ -36,7 +37,7 @@ type process struct {
 	state    archiving.State    // valid while no attempt is running
 	trouble  *archiving.Trouble // why the last attempt ended; nil while an attempt is running
 	store    uuid.UUID
-	// through is the latest known time up to which all acknowledged writes, in all groups, are archived.
+	// through is the latest known time up to which the acknowledged writes of all groups are archived.
 	through time.Time
 	// objects, bytes and errors are the totals of the attempts that have ended.
 	objects, bytes int64
@@ -73,7 +74,7 @@ func (p *process) fail(err error) (again bool) {
 	defer p.mu.Unlock()
 	p.trouble = &archiving.Trouble{Reason: reason, Message: err.Error(), At: time.Now()}
 	if reason == archiving.ReasonTakenOver {
-		p.state = archiving.Ended // if this archiver took over again, the two would take over from each other forever
+		p.state = archiving.Ended // otherwise, the two archivers would take over from each other forever
 		return false
 	}
 	p.state = archiving.Waiting
@@ -127,7 +128,7 @@ func reasonOf(err error) string {
 	if reason := bucket.ReasonOf(err); reason != "" {
 		return string(reason)
 	}
-	return string(bucket.NoBucket) // what does not exist is something that the bucket needs, such as its parent folder
+	return string(bucket.NoBucket) // something that the bucket needs does not exist, such as its parent folder
 }
 
 // heard records the result of a call to the bucket.

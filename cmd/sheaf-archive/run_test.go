@@ -57,7 +57,7 @@ func startStore(t *testing.T) *devStore {
 	return s
 }
 
-// await polls is until it returns true. It fails the test if the process ends first.
+// await calls the given function repeatedly until it returns true. It fails the test if the process ends first.
 func (s *devStore) await(ended <-chan struct{}, is func() bool) {
 	s.t.Helper()
 	for !is() {
@@ -100,8 +100,8 @@ func archiveWith(t *testing.T, s *devStore, url string, flags ...string) (stop f
 	}
 }
 
-// A store is archived while it is written to, first by one process and then by another. The archive has each state of
-// a record, a record above 1 MiB, and a deletion. The command verify finds no problem.
+// A store is archived while it is written to, first by one process and then by another. The archive contains every
+// state of a record, a record above 1 MiB, and a deletion. The command verify finds no problem.
 func TestAStoreIsArchived(t *testing.T) {
 	s := startStore(t)
 	url := "file://" + filepath.Join(t.TempDir(), "archive")

@@ -195,7 +195,7 @@ func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Re
 		certificates)
 	log.Info("the source begins", "store", r.Store(), "time", cli.FormatTime(when), "address", listener.Addr(),
 		"groups", good, "of", len(r.Groups()), "tls", certificates != nil)
-	stop := context.AfterFunc(ctx, server.Stop) // when the next source starts, shards continue where they stopped
+	stop := context.AfterFunc(ctx, server.Stop) // shards continue where they stopped once another source runs
 	defer stop()
 	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("the source stopped: %w", err)

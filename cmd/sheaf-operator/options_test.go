@@ -106,7 +106,7 @@ func TestOptionsReachTheManager(t *testing.T) {
 			t.Errorf("%T: all of the cluster is cached", kind)
 		}
 	}
-	// The cache keeps managed fields only for objects that the operator applies.
+	// The cache keeps managed fields only for objects of the kinds that the operator applies.
 	for o, kept := range map[client.Object]bool{&corev1.Service{}: true, &appsv1.StatefulSet{}: true, &corev1.Pod{}: false,
 		&v1alpha1.ShardPool{}: false} {
 		o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "somebody"}})

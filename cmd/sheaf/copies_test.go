@@ -26,7 +26,7 @@ import (
 // copiesStore runs etcd, a gateway and three shards as separate processes. Each group has a copy on each shard.
 type copiesStore struct {
 	t       *testing.T
-	program string // the program that new processes run
+	program string // path of the binary that processes started from now on run
 	address string // address of the gateway
 	common  []string
 	gateway *process

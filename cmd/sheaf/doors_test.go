@@ -25,9 +25,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// In the column of the table that names a flag, these texts describe sockets that no flag opens.
+// The table has a column that names the flag for each socket. These are its entries for sockets that no flag opens.
 const (
-	freePorts  = "free ports of 127.0.0.1" // each shard of sheaf dev listens on one
+	freePorts  = "free ports of 127.0.0.1" // sheaf dev opens one for each shard
 	socketName = "a socket without a file" // the unix socket of etcd's HTTP server, whose file is deleted
 )
 
@@ -216,7 +216,7 @@ func TestEachPortIsInTheTable(t *testing.T) {
 		switch {
 		case d.At == freePorts:
 			want = 2 // one socket for each shard
-		// With TLS required, etcd does not open its plaintext peer port; this test does not run the operator.
+		// etcd does not open its plaintext peer port, because TLS is required, and this test does not run the operator.
 		case d.At == "--listen-peer", !strings.HasPrefix(d.Process, "sheaf "):
 			want = 0
 		}

@@ -140,8 +140,8 @@ func (p *process) awaitEnd(t *testing.T) {
 	}
 }
 
-// A member of etcd rejoins the cluster if its disk was restored to an older state, or if it holds data that an older
-// program had begun to write. etcd itself detects both cases.
+// If the disk of an etcd member was restored to an older state, the member detects this and exits. When it is started
+// again, it rejoins the cluster as a new member.
 func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 	t.Parallel()
 	r := newEtcdTrio(t)

@@ -169,7 +169,7 @@ func TestAnArchiveIsTheTreeThatExportWrites(t *testing.T) {
 	}
 }
 
-// An archive contains no member that would be written through a link when the archive is unpacked.
+// No member of an archive is written through a link when the archive is unpacked.
 func TestAnArchiveHoldsOneTree(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "right", "put", "1", "--attr", "path=e/f").Want(t, 0)

@@ -15,7 +15,7 @@ func TestAGroupThatFailedIsReportedByTheCommands(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")
 	p.do(t, "a", "put", "3").Want(t, 0)
-	p.do(t, "b", "put", "2").Want(t, 0) // the other group
+	p.do(t, "b", "put", "2").Want(t, 0) // a record in the second group
 	p.kill()
 	manifests, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*", "manifest"))
 	must(t, err)

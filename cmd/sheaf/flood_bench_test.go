@@ -28,8 +28,8 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// floodVariable is the environment variable with the name of a flood. It makes this test binary the attacker of
-// BenchmarkFloods.
+// floodVariable is an environment variable whose value names a flood. If it is set, this test binary runs as the
+// attacker of BenchmarkFloods.
 const floodVariable = "SHEAF_TEST_FLOOD"
 
 // attackers is the number of connections on which the attacker runs a flood at the same time. In the flood of
@@ -76,8 +76,8 @@ func attack(name string) error {
 	}
 }
 
-// idle is the name of a control measurement without a flood. The attacker keeps its processor busy but sends nothing.
-// If throughput still drops, the cause is the machine, because processors share caches and often a core.
+// idle is the name of a control run without a flood: the attacker keeps its processor busy but sends nothing. If
+// throughput still drops, the cause is the machine, whose processors share caches and often a core.
 const idle = "nothing, with a busy processor"
 
 // keepBusy encrypts for a while, as an attacker does.
@@ -177,7 +177,7 @@ func processorTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	must(b, err)
-	// After the command, proc(5) lists the state; utime and stime are fields 14 and 15.
+	// proc(5) numbers the fields from 1. The command is field 2, and utime and stime are fields 14 and 15.
 	_, fields, _ := strings.Cut(string(stat), ") ")
 	var ticks int
 	for _, field := range strings.Fields(fields)[11:13] {

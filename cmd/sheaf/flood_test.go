@@ -143,7 +143,7 @@ func startFlooded(t testing.TB) *flooded {
 	return &flooded{process: d, attacker: attacker{server: d.server, known: known}, client: c, files: files}
 }
 
-// floodTime is the time limit for a flood, because the gateway may read it slowly.
+// floodTime limits the duration of a flood, because the gateway may read slowly.
 const floodTime = 2 * time.Second
 
 // floods maps names to floods. Each flood runs for a while and returns the amount that it has sent. It returns an error
@@ -189,8 +189,8 @@ func handshakes(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// until calls send repeatedly on one connection, until send fails or most frames were sent. It passes the number of
-// frames sent so far to send as before.
+// until opens a connection and calls send repeatedly. It stops when send fails, or when the number of frames sent has
+// reached the limit most. The argument before tells send how many frames were sent earlier.
 //
 //nolint:nilerr // the gateway may end the connection
 func (a attacker) until(most int, send func(f *flooder, before int) error) (sent int, err error) {

@@ -133,8 +133,8 @@ func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta pla
 	return registry.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
-// metaNow returns the fixed properties of the store. With --store-uid it returns zero values, because the gateway may
-// then start before etcd contains the store, and waits for it.
+// metaNow returns the fixed properties of the store. If --store-uid is set, it returns zero values instead, because
+// such a gateway may start before etcd contains the store, and then waits for it.
 func (f *gatewayFlags) metaNow(ctx context.Context, store *registry.Store) (placement.Meta, error) {
 	switch {
 	case f.uid == (uuidFlag{}):

@@ -86,7 +86,8 @@ repaired from another one by itself, within seconds.`,
 	return cmd
 }
 
-// verifiedCopies prints the result for each copy if there are several copies, and returns the rows of the JSON output.
+// verifiedCopies returns the rows of the JSON output. If there are several copies, it also prints the result for each
+// copy.
 func verifiedCopies(out *cli.Output, group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any,
 	unchecked int) {
 	for _, c := range copies {
@@ -135,7 +136,7 @@ func groupCompact(a *app) *cobra.Command {
 	return cmd
 }
 
-// writeHolds prints the reasons why superseded bytes of a group are still stored.
+// writeHolds prints the reasons why a group still stores superseded bytes.
 func writeHolds(out *cli.Output, group string, holds []*recordv1.CompactionHold) error {
 	if out.JSON {
 		rows := make([]map[string]any, 0, len(holds))

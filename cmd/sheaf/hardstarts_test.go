@@ -160,7 +160,7 @@ func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *ran
 		running := 5 * time.Millisecond
 		if throttled {
 			_ = p.cmd.Process.Signal(syscall.SIGSTOP)
-			// Stops the process for a while; the test is not waiting for anything.
+			// Keep the process stopped for a while. Nothing that the test waits for can happen in this time.
 			time.Sleep(time.Duration(10+random.IntN(80)) * time.Millisecond)
 			_ = p.cmd.Process.Signal(syscall.SIGCONT)
 		}

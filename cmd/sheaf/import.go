@@ -109,7 +109,7 @@ type row struct {
 	one, many string
 }
 
-// counted joins those rows that have a number other than 0.
+// counted joins the rows whose number is not 0, with the given text between them.
 func counted(between string, rows ...row) string {
 	var words []string
 	for _, r := range rows {

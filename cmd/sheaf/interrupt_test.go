@@ -12,8 +12,8 @@ import (
 
 // Ctrl-C ends a put that waits for its input, and the put stores nothing.
 func TestInterruptedPutStoresNothing(t *testing.T) {
-	// If a shell script runs `make test &`, make ignores interrupts, and so would the programs that make starts.
-	// However, a child process does not inherit this for a signal that the test catches.
+	// If a shell script runs `make test &`, make ignores interrupts, and so do the programs that make starts. However, if
+	// the test itself catches the signal, the programs that it starts do not ignore it.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, os.Interrupt)
 	defer signal.Stop(caught)

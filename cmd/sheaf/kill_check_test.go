@@ -36,7 +36,7 @@ func (k *killer) check() {
 	}
 }
 
-// get reads a record of any size. It returns false for there if the record does not exist.
+// get reads a record of any size. The result there is false if the record does not exist.
 func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, version string) {
 	stream, err := k.records.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: id}})
 	if err != nil {
@@ -88,7 +88,7 @@ func (w *writer) resolveInterrupted(ctx context.Context) {
 	}
 	nothingToDelete := op.delete && (before == nil || !before.there)
 	switch {
-	case nothingToDelete: // before and after the write, the record does not exist
+	case nothingToDelete: // the record exists neither before nor after the write
 	case isAfter && (!repeated || !op.delete && again != version):
 		t.Errorf("id %d: a write that was stored as version %s was not recognised when repeated (version %s, repeated %v)",
 			op.id, version, again, repeated)

@@ -47,8 +47,8 @@ const (
 )
 
 // call returns the RunE function of a command that calls the server. The flag --timeout is the deadline of the whole
-// command. If streams is true and --timeout is not set, the command as a whole has no deadline: only operations with
-// a single answer (get and put up to 1 MiB) have one.
+// command. If streams is true and --timeout is not set, the command as a whole has no deadline, and only operations
+// with a single answer (get, and put up to 1 MiB) have one.
 func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn,
 	args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {

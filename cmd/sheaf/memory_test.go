@@ -35,7 +35,7 @@ type holder struct {
 	changed *sync.Cond
 	initial int            // initial window of a stream
 	window  int            // window of the connection
-	windows map[uint32]int // from an open stream to the size of its window minus the initial size
+	windows map[uint32]int // from an open stream to the difference between its window and the initial one
 	ended   bool           // the server has closed the connection
 }
 
@@ -85,8 +85,8 @@ func (h *holder) call(id uint32, method string, more ...[2]string) bool {
 	return h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) == nil
 }
 
-// turn waits until flow control allows more bytes of a stream to be sent. It returns their number, at most most, and
-// deducts it from the windows. It returns 0 if the stream or the connection has ended.
+// turn waits until flow control allows bytes of a stream to be sent. It returns how many bytes may be sent, up to the
+// limit most, and deducts them from the windows. It returns 0 if the stream or the connection has ended.
 func (h *holder) turn(id uint32, most int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

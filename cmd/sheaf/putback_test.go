@@ -27,12 +27,13 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 		return sb.Step
 	}
 	image := t.TempDir()
-	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // so that the image shows a single moment
+	must(t, a.cmd.Process.Signal(syscall.SIGSTOP)) // so that the folder does not change while it is copied
 	must(t, os.CopyFS(image, os.DirFS(right)))
 	must(t, a.cmd.Process.Signal(syscall.SIGCONT))
 	before := step()
 	c.putAll()
-	// The shard takes its second step after etcd has recorded the first.
+	// Wait until the shard has taken two more steps. It takes the second one only after etcd has recorded the first, so
+	// etcd then shows that the image is outdated.
 	eventually(t, func() bool {
 		sheaf(t, strings.NewReader("r1"), "put", clusterIDs[0], "--server", c.gateway.server)
 		sheaf(t, strings.NewReader("r2"), "put", clusterIDs[1], "--server", c.gateway.server)

@@ -179,8 +179,8 @@ func TestRecoverPlacement(t *testing.T) {
 	}
 }
 
-// If groups have several copies, the placement can be rebuilt from a majority of the copies of each group. A shard
-// that did not answer then is used again when it returns.
+// If groups have several copies, the placement can be rebuilt from a majority of the copies of each group. A shard that
+// does not answer during the recovery is used again once it is back.
 func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	t.Parallel()
 	c := newClusterOf(t, []string{"a", "b", "c"}, "--copies", "3", "--shards-min", "3")
@@ -232,7 +232,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			// Each call starts a process, so more calls would only slow down the machine.
+			// Each call starts a process, so shorter pauses would only slow down the machine.
 			case <-time.After(100 * time.Millisecond):
 			}
 			id := clusterIDs[n%len(clusterIDs)]
@@ -249,7 +249,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	c.etcd.kill()
 	await(t, failed, 10*time.Second) // leases last 6 s
 	c.startEtcd("existing")
-	await(t, failed, 10*time.Second) // a lease that was not renewed would expire in this time
+	await(t, failed, 10*time.Second) // long enough for a lease to expire if it is not renewed
 	close(stop)
 	if words, bad := <-failed; bad {
 		t.Fatal(words)

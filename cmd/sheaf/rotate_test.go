@@ -192,7 +192,7 @@ func (r *rotating) install(m *member, by *authority.Authority, trusted ...*autho
 	m.notAfter = leaf.Now.Add(leaf.Lifetime)
 }
 
-// all installs certificates for every member, and returns after each process uses its new certificate.
+// all installs a new certificate for every member. It returns once each process uses its new certificate.
 func (r *rotating) all(by *authority.Authority, trusted ...*authority.Authority) {
 	r.t.Helper()
 	for _, m := range r.members {
@@ -315,8 +315,8 @@ func (r *rotating) load(name string) *load {
 	return l
 }
 
-// callsOf returns one function for each kind of call that ends by itself. The functions use records with consecutive
-// ids, starting at id.
+// callsOf returns a function for each kind of call that ends without being cancelled. The functions use records with
+// consecutive ids, starting at id.
 func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) error {
 	large := bytes.Repeat([]byte("large"), 250_000)
 	return map[string]func(ctx context.Context) error{
@@ -427,7 +427,8 @@ func TestNothingFailsWhileSecretsChange(t *testing.T) {
 		next := r.newAuthority()
 		r.all(r.authority, r.authority, next)
 		r.all(next, r.authority, next)
-		r.goOn() // callers must be using their new files by now, because the next step shuts out callers without them
+		// The next step shuts out callers that still use their old files, so all callers must be using the new ones by now.
+		r.goOn()
 		r.all(next, next)
 		r.goOn()
 		r.authority = next

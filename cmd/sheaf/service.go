@@ -97,8 +97,8 @@ func (f *serviceFlags) run(ctx context.Context, as identity.Identity, name strin
 	return serve(s)
 }
 
-// secure calls apply with the certificates, unless the process uses plaintext. apply is the Secure method of a
-// configuration. The caller calls done once the process has stopped serving.
+// secure calls apply with the certificates of the process. It does nothing if the process uses plaintext. The argument
+// apply is the Secure method of a configuration. The caller calls done once the process has stopped serving.
 func (s *service) secure(apply func(*certs.Source) *guard.Guard) (done func()) {
 	if s.certs == nil {
 		return func() {}
@@ -244,14 +244,14 @@ func (f *auditFlags) open(secure bool, server string, registry prometheus.Regist
 	return audit, nil
 }
 
-// These constants bound the headroom, which is the memory of a process in addition to the index and the resident data:
-// Go's heap, messages in progress and etcd's client.
+// These constants bound the headroom of a process: the memory that it needs, besides the index and the resident data,
+// for Go's heap, for messages in progress and for the etcd client.
 const (
 	headroomMin = 128 << 20
 	headroomMax = 1 << 30
 )
 
-// headroomOf returns the headroom for a limit of the whole process.
+// headroomOf returns the part of a process's memory limit that is headroom.
 func headroomOf(limit int64) int64 {
 	return min(max(limit/4, headroomMin), headroomMax, limit/2)
 }

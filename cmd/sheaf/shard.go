@@ -42,7 +42,7 @@ func (f *placementFlags) addInsecure(cmd *cobra.Command) {
 			"the store's own, with a certificate of it)")
 }
 
-// etcdVar adds the flags with the address and credentials of etcd.
+// etcdVar adds the flags for the address and the credentials of etcd.
 func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.Endpoints, "etcd", []string{"127.0.0.1:2379"}, "endpoints of etcd, host:port")
@@ -54,8 +54,8 @@ func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags.StringVar(&c.PasswordFile, "etcd-password-file", "", "file with the password, read at the start")
 }
 
-// open creates a client of etcd, and reads nothing yet. If no flags name other certificates, the client uses the
-// process's own certificates of the store, if it has any. The caller closes the client.
+// open creates an etcd client, but does not read anything yet. If no flags name other certificates, the client uses the
+// certificates of the process itself, if it has any. The caller closes the client.
 func (f *placementFlags) open(own *certs.Source) (*clientv3.Client, *registry.Store, error) {
 	switch given := f.etcd.UsesFiles(); {
 	case f.insecure && (given || own == nil):

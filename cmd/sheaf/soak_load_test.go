@@ -90,8 +90,8 @@ func (w *soakWriter) one(id int64) error {
 	return nil
 }
 
-// mayCheck reads an id and checks the result. Other streams may use up the allowance for streams, so a read of a blob
-// may be refused. mayCheck accepts the refusal and does not try again.
+// mayCheck reads an id and checks the result. A read of a blob may be refused while other streams use up the allowance
+// for streams. mayCheck accepts the refusal and does not try again.
 func (w *soakWriter) mayCheck(ctx context.Context, id int64) error {
 	if w.size(id) != soakBlob {
 		return w.check(ctx, id)

@@ -72,7 +72,7 @@ func TestSoak(t *testing.T) {
 			records++
 		}
 	}
-	// Interrupted scans may keep up to a sixteenth of the disk.
+	// Interrupted scans may keep data on the disk, up to a sixteenth of its size.
 	bound := 22*(live+soakDisk/16)/10 + soakGroups*soakSegment
 	// Compaction merges small adjacent segments, but may leave up to three of them next to each full segment.
 	files := 6*int(bound/soakSegment) + soakGroups*12

@@ -95,9 +95,9 @@ type reading struct {
 	shards []*recordv1.Shard
 }
 
-// since describes the calls of all shards between an earlier reading and this one. It leaves out a shard whose
-// traffic in that time is not known, because one of the readings lacks its counters, or because the shard started
-// between the two.
+// since returns a description of the calls that all shards served between an earlier reading and this one. It leaves
+// out a shard whose traffic in that time is not known, because one of the readings lacks its counters, or because the
+// shard started between the two.
 func (r *reading) since(before *reading) string {
 	earlier := map[string]*recordv1.Shard{}
 	for _, s := range before.shards {
@@ -149,8 +149,8 @@ func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	return storeSeen{Facts: facts, moves: moves}
 }
 
-// topShare limits parts of the screen: findings and moves each take at most a quarter of the lines. The remaining lines
-// are for groups and shards.
+// topShare limits how much of the screen findings and moves may fill: each takes at most a quarter of the lines. The
+// remaining lines are for groups and shards.
 const topShare = 4
 
 // draw returns a screen of the given number of columns and lines.
@@ -271,7 +271,7 @@ func (s *storeSeen) tiles(colour bool, width int) []string {
 			cell := groupCell(worst[name])
 			letter := cell.Text[:1]
 			if cell.Colour == cli.Red && led[name] && worst[name].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED {
-				// Another copy leads the group, so it is shown as half served, as on the HTML page.
+				// Another copy leads the group, so the group is shown as half served, as on the HTML page.
 				letter, cell.Colour = "½", cli.Yellow
 			}
 			if colour && cell.Colour != cli.Plain {

@@ -64,7 +64,7 @@ func texts(attributes []*commonv1.KeyValue) map[string]string {
 	return out
 }
 
-// children returns the spans below a parent in a trace.
+// children returns the spans of a trace whose parent is the given span.
 func (c *collector) children(trace, parent []byte) (below []sentSpan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -198,7 +198,7 @@ func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
 	for i, path := range []string{"../outside/a", "/etc/sheaf-evil", "x/../../outside/b", "..", "."} {
 		p.do(t, "evil", "put", fmt.Sprint(100+i), "--attr", "path="+path).Want(t, 0)
 	}
-	// The store has a link that leads out of the folder, and a file whose path leads through that link.
+	// The store has a symbolic link that points out of the folder, and a file whose path leads through that link.
 	p.do(t, outside, "put", "200", "--attr", "path=way", "--attr", "type=symlink").Want(t, 0)
 	p.do(t, "evil", "put", "201", "--attr", "path=way/c").Want(t, 0)
 	p.do(t, "good", "put", "300", "--attr", "path=good").Want(t, 0)

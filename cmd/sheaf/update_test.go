@@ -65,7 +65,7 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 		t.Errorf("--update after chmod back: %+v", r)
 	}
 
-	// Changed bytes without a change of size or time are found only with --checksum.
+	// If the bytes of a file change but its size and time do not, only --checksum finds the change.
 	writeFile(t, root, "small", "SMALL")
 	writeFile(t, root, "large", large[1:]+"y")
 	r, _ = p.importTree(t, 0, root, "--update")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Each of three copies has a corrupt byte, in a different record. All three are found and repaired from the other
-// copies, no matter which copy leads.
+// A group has three copies, and in each of them a different record has a corrupt byte. All three records are found and
+// repaired from the other copies, no matter which copy leads.
 func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

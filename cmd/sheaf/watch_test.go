@@ -40,7 +40,7 @@ func (p *process) watch(t *testing.T, args ...string) *watching {
 	return w
 }
 
-// until reads lines and returns the first one for which is returns true.
+// until reads lines and returns the first one that the given function accepts.
 func (w *watching) until(is func(watchLine) bool) watchLine {
 	w.t.Helper()
 	for {

@@ -136,7 +136,7 @@ func TestABucketThatIsMissingIsAnError(t *testing.T) {
 	}
 }
 
-// calls makes one call of each kind about the object x and returns their errors.
+// calls makes one call of each kind for the object x, and returns the errors.
 func calls(t *testing.T, b bucket.Bucket) map[string]error {
 	t.Helper()
 	ctx := t.Context()

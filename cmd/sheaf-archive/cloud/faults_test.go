@@ -187,7 +187,7 @@ func TestACreateIsCut(t *testing.T) {
 				t.Errorf("%s: stat: %v", object, err)
 			}
 			if size > 2000 && at > 0 {
-				continue // for large objects, repeating one of the creates is enough
+				continue // a large object is created again for only one of the positions
 			}
 			if err := create(t, b, object, content); err != nil {
 				t.Errorf("%s: create again: %v", object, err)
@@ -223,7 +223,7 @@ func TestASlowLineHoldsNobody(t *testing.T) {
 		r.proxy.Set(slow)
 		ended := make(chan error)
 		go func() { ended <- call(ctx) }()
-		for range 3 { // lets 30 of more than 2,000 bytes through
+		for range 3 { // lets 30 bytes through, although the call transfers more than 2,000
 			ticks <- struct{}{}
 		}
 		cancel()
@@ -340,8 +340,8 @@ func TestAnswersThatAreNotTheObject(t *testing.T) {
 	r.works(t)
 }
 
-// An outdated list may lack a number that is already taken. A writer that uses the number is told that the object
-// exists.
+// An outdated list may not contain a number that is already taken. A writer that uses this number is told that the
+// object exists.
 func TestAnOlderListTakesNoNumberTwice(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)

@@ -115,7 +115,7 @@ func setCredentials(t *testing.T, secret string) {
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 }
 
-// tries makes the library of S3 try each request n times, without a pause.
+// tries makes the S3 library try each request n times, without a pause.
 func tries(n int) aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts, o.RateLimiter = n, ratelimit.None

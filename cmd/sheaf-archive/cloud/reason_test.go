@@ -94,7 +94,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-// That an object does not exist is an answer of the bucket, not a failure, so the error has no reason.
+// If an object does not exist, that is an answer of the bucket and not a failure, so the error has no reason.
 func TestAnswersHaveNoReason(t *testing.T) {
 	b := inMemory()
 	_, err := b.Stat(t.Context(), "x")
