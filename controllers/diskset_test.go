@@ -86,7 +86,7 @@ func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVol
 	volumes := map[string]*corev1.PersistentVolume{}
 	for n := range list.Items {
 		pv := &list.Items[n]
-		if pv.DeletionTimestamp != nil { // no controller completes the deletion of a protected volume
+		if pv.DeletionTimestamp != nil { // no controller runs that would remove the finalizer of a protected volume
 			pv.Finalizers = nil
 			Expect(client.IgnoreNotFound(api.Update(ctx, pv))).To(Succeed())
 			continue

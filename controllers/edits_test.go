@@ -107,7 +107,7 @@ func another(item any) any {
 	return item
 }
 
-// words holds sets of values. If a field has one of the values in a set, it may also accept the others.
+// words holds sets of values. A field that has one of the values of a set may also accept the other values of that set.
 var words = [][]string{
 	{"ClusterIP", "NodePort", "None", "ClientIP"}, {"TCP", "UDP"}, {"HTTP", "HTTPS"}, {"Cluster", "Local"},
 	{"ClusterFirst", "Default"},
@@ -119,7 +119,7 @@ var words = [][]string{
 	{"metadata.name", "metadata.namespace", "status.podIP"},
 }
 
-// others returns other values that a scalar field could have.
+// others returns patches that set a scalar field to other values that it could have.
 func others(path string, value any) (tries [][]jsonOp) {
 	replace := func(v any) { tries = append(tries, []jsonOp{{Op: "replace", Path: path, Value: v}}) }
 	switch value := value.(type) {

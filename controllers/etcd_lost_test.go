@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The exit code of a member of etcd tells the operator that the member's data are gone. A member of an earlier version
-// reports this only in the last message of its process. The operator must understand this message while such a member
-// may run.
+// A member of etcd that has lost its data tells the operator so by its exit code. A member of an earlier version says
+// so only in the last message of its process. The operator must understand that message as long as such members may
+// exist.
 func TestTheOperatorUnderstandsAMemberOfEtcdWithoutItsData(t *testing.T) {
 	programs, err := clitest.Programs(t.Context(), t.TempDir(), "sheaf.dev/sheaf/cmd/sheaf")
 	must.OK(t, err)

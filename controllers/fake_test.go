@@ -94,7 +94,7 @@ func newFake(crds string) (client.WithWatch, error) {
 	}), nil
 }
 
-// counted counts a write that was accepted, as memo does for the real API server.
+// counted counts a write if it was accepted. For the real API server, memo does this.
 func counted(err error) error {
 	if err == nil {
 		wrote.Add(1)
@@ -550,8 +550,8 @@ func (t *fakeObjects) change(gvr schema.GroupVersionResource, o runtime.Object, 
 	return t.store(gvr, old, changed, o, ns)
 }
 
-// store stores a changed object, and copies what the API server sets into o, for the writer. An object that did not
-// actually change keeps its version.
+// store stores a changed object. It also copies the fields that the API server sets into o, where the writer finds
+// them. An object that did not actually change keeps its version.
 func (t *fakeObjects) store(gvr schema.GroupVersionResource, old, changed, o runtime.Object, ns string) error {
 	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 	if err != nil {

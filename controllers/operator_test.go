@@ -164,8 +164,8 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 		By("telling of what happened to one object again by an event that is patched")
 		Eventually(func() bool {
 			// Deleting the StatefulSet makes the operator create it again and report the creation again. The pod remains, so
-			// the pool does not change. This is necessary because an event that names another version of the pool would not be
-			// merged.
+			// that the pool does not change: if the second event named another version of the pool, it would not be merged with
+			// the first.
 			set := &appsv1.StatefulSet{}
 			if api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-0"}, set) == nil {
 				Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
@@ -220,7 +220,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 		})
 		ours := []string{"*v1alpha1.RecordStore quotes", "*v1alpha1.ShardPool ssd", "*v1alpha1.DiskSet " + set.Name}
 		const window = 6 * time.Second
-		// busiest returns, for each object, the largest number of attempts within any period of the length window.
+		// busiest returns, for each object, the largest number of attempts in any 6 s (the constant window).
 		busiest := func() (of [3]int) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -72,7 +72,7 @@ func (p *playedIssuer) set() []byte {
 	return out
 }
 
-// rotate replaces the keys by one key with a new id.
+// rotate replaces all keys with one key that has a new id.
 func (p *playedIssuer) rotate(id string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	Expect(err).NotTo(HaveOccurred())
@@ -188,7 +188,8 @@ var _ = Describe("Issuers of tokens", func() {
 			reconcile()
 			Expect(issuer.read()).To(Equal(2))
 			Expect(who("two", "ada")).To(Equal("may"))
-			// No process has received a token signed with an unknown key since then, so the keys need not be read again.
+			// Since the last read, no process has received a token signed with an unknown key, so the keys need not be read
+			// again.
 			for range 5 {
 				now = now.Add(2 * time.Minute)
 				reconcile()
@@ -220,7 +221,8 @@ var _ = Describe("Issuers of tokens", func() {
 				reconcile()
 			}
 			Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
-			p.settle(ctx) // the condition says since when the keys could not be read, not how many attempts have failed
+			// The condition gives the time since when the keys cannot be read, and not the number of failed attempts.
+			p.settle(ctx)
 			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "since "+since.Add(time.Hour).
 				UTC().Format(time.RFC3339))
 			issuer.silent(false)

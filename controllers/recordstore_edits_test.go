@@ -176,8 +176,8 @@ var _ = Describe("What is edited by hand", func() {
 				random.Shuffle(len(all[n]), func(i, j int) { all[n][i], all[n][j] = all[n][j], all[n][i] })
 				most = max(most, len(all[n]))
 			}
-			// A round costs several hundred calls. Therefore each round makes eight edits to each object at once. A soak makes
-			// one at a time.
+			// A round costs several hundred calls, so each round makes eight edits to each object at once. In a soak, each round
+			// makes only one.
 			singles, packed := 0, 8
 			if soaktest.Long() {
 				packed = 1

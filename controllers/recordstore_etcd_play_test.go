@@ -77,7 +77,7 @@ type etcdPlay struct {
 	drop  func(ctx context.Context, key string) error
 	close func() error
 	stuck bool
-	// members holds, for each store, the members that etcd seems to have.
+	// members holds, for each store, the members that the simulated etcd reports.
 	members map[string][]fleet.EtcdMember
 }
 
@@ -113,8 +113,8 @@ func (e *etcdPlay) Stop() {
 
 func (e *etcdPlay) Wipe(ctx context.Context) error { return e.wipe(ctx) }
 
-// Rebuild writes the first entries that `recover placement` writes. They describe the store, with a higher epoch than
-// any that its shards have observed.
+// Rebuild writes the first entries that `recover placement` writes. These describe the store, and have a higher epoch
+// than any that the shards of the store have observed.
 func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, of *v1alpha1.RecordStore) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -240,8 +240,8 @@ func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) err
 	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", registry.PrefixDefault, workload.Placement(namespace, name), shard))
 }
 
-// Freeze freezes the placement, as a shard does if it has already observed a later state of etcd. Thaw ends this, as
-// the last step of the recovery does.
+// Freeze freezes the placement, as a shard does if it has already observed a later state of etcd. Thaw lifts the
+// freeze, as the last step of the recovery does.
 func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {

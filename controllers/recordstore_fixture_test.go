@@ -306,8 +306,8 @@ func (p *storePlay) holds(ctx context.Context) (string, int) {
 	return uid, groups
 }
 
-// picture returns, by kind and name, a text for each object that the store owns. The texts do not contain the
-// counters of the API server.
+// picture returns a text for each object that the store owns, by kind and name. The texts omit the API server's
+// counters.
 func (p *storePlay) picture(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	pictures := map[string]string{}

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// storeStory is the history of a store: it is created and changed, and so are its gateway and etcd.
+// storeStory creates a store, and then changes the store, its gateway and its etcd.
 func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	p.create(ctx)
 	p.pool(ctx, 1)
@@ -23,7 +23,7 @@ func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	wait()
 }
 
-// end returns the final state after a story, without the parts that differ between namespaces.
+// end returns the state at the end of a story, without the parts that differ between namespaces.
 func (p *storePlay) end(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	store := p.get(ctx)

@@ -613,7 +613,7 @@ var _ = Describe("The certificates of a store", func() {
 	It("come to a store that served before only with its next image, or when it is asked for", func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		keeper := p.r.Trust
-		p.r.Trust, p.pools.Trust = nil, nil // as in an operator without TLS
+		p.r.Trust, p.pools.Trust = nil, nil // simulates an operator without TLS
 		p.create(ctx)
 		p.pool(ctx, 1)
 		p.settle(ctx)
@@ -633,7 +633,7 @@ var _ = Describe("The certificates of a store", func() {
 	It("never come to a process whose image may not know of them", func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		keeper := p.r.Trust
-		p.r.Trust, p.pools.Trust = nil, nil // as in an operator without TLS
+		p.r.Trust, p.pools.Trust = nil, nil // simulates an operator without TLS
 		p.create(ctx)
 		p.pool(ctx, 1)
 		p.settle(ctx)

@@ -52,7 +52,7 @@ type rights struct {
 // asked records the rights that the operator has used in all specs.
 var asked = &rights{used: map[right]bool{}, refused: map[string]bool{}}
 
-// roundTripper makes an http.RoundTripper of a function.
+// roundTripper turns a function into an http.RoundTripper.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -166,8 +166,8 @@ var (
 	acting client.WithWatch
 )
 
-// actOnFake creates the operator's clients on the fake. The fake checks no rights, so these clients record the requests
-// of the operator.
+// actOnFake creates the operator's clients for the fake API server. The fake does not check permissions, so these
+// clients record the operator's requests.
 func actOnFake() {
 	operatorClient = asked.watchFake(api)
 	acting = readingFreely(operatorClient)

@@ -27,7 +27,7 @@ var _ = Describe("A disk that is to be replaced", func() {
 		p.settle(ctx)
 		p.ready(ctx)
 	}
-	// fresh lets a shard find another volume after its next restart.
+	// fresh makes each shard report a different volume after its next restart.
 	fresh := func() {
 		p.reported = func(name string, r *recordv1.ShardStatus) {
 			if p.started[name] >= 2 {

@@ -40,9 +40,9 @@ type poolPlay struct {
 	*play
 	store *v1alpha1.RecordStore
 	r     *shardpool.Reconciler
-	// after runs after each reconcile and each step, and checks conditions that must always hold.
+	// after is called after each reconcile and after each step. It checks conditions that must always hold.
 	after func(context.Context)
-	undo  func() // reverts the change that the method back makes
+	undo  func() // reverts the change made by the method back
 }
 
 func newPoolPlay(ctx context.Context) *poolPlay {

@@ -36,7 +36,7 @@ func (p *storePlay) expectPool(ctx context.Context, name, kind string, status me
 	}
 }
 
-// holding returns the shards that have groups in etcd, or have groups assigned to them.
+// holding returns the shards that have groups according to etcd, or to which groups are assigned.
 func (p *storePlay) holding(ctx context.Context) (shards []string) {
 	GinkgoHelper()
 	v, err := p.etcd.Register().Look(ctx, p.get(ctx))

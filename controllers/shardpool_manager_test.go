@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// In these specs, the controller runs as it does in the operator: it reads from a cache, and watches trigger its
-// reconciles.
+// In these specs, the controller runs as it does in the operator: it reads from a cache, and watched objects trigger
+// its reconciles.
 var _ = Describe("ShardPools under a manager", needs("managers reach it by its address"), func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) {
@@ -26,7 +26,7 @@ var _ = Describe("ShardPools under a manager", needs("managers reach it by its a
 			Expect(r.SetupWithManager(mgr)).To(Succeed())
 		})
 	})
-	// until lets the simulated cluster take steps until a condition is met.
+	// until advances the simulated cluster step by step until a condition is met.
 	until := func(ctx context.Context, holds func() bool) {
 		GinkgoHelper()
 		Eventually(func() bool {

@@ -22,7 +22,7 @@ import (
 // Live reach the API server, because all others are answered by a cache.
 type calls struct{ reads, lists, writes, live int }
 
-// counting guards the counts, because several StatefulSets are written concurrently.
+// counting guards the counts, because several StatefulSets may be written at the same time.
 var counting sync.Mutex
 
 func count(n *int) {

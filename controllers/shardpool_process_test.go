@@ -64,7 +64,7 @@ func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*recordv1
 // loopback network.
 type processes struct {
 	binary, root, etcd string
-	apart              bool // each shard is a failure domain
+	apart              bool // each shard is a failure domain of its own
 	// deliver returns the files of a pod's folder of certificates. If it is nil, pods have no such folder.
 	deliver func(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error)
 	running map[string]*exec.Cmd // by the UID of the pod

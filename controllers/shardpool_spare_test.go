@@ -62,8 +62,8 @@ var _ = Describe("Restarts of a store with several copies", func() {
 
 var _ = Describe("A disk that is lost", func() {
 	var p *storePlay
-	// blank makes a shard report that its volume is blank. After the restart with which the operator lets it accept any
-	// volume, the shard reports a new volume.
+	// blank makes a shard report that its volume is blank. The operator then restarts the shard and lets it accept any
+	// volume. After this restart, the shard reports a new volume.
 	blank := func(shard string) {
 		p.reported = func(name string, r *recordv1.ShardStatus) {
 			if name == shard && p.started[shard] < 2 {

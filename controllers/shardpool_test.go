@@ -258,7 +258,8 @@ var _ = Describe("ShardPool", func() {
 				}
 			})
 
-		// takenBack restores the old size in the spec, and checks that everything recovers without further action.
+		// takenBack sets the size in the spec back to the old one, and checks that everything recovers without further
+		// action.
 		takenBack := func(ctx context.Context) {
 			GinkgoHelper()
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("1Gi") })

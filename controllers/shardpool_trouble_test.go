@@ -72,8 +72,8 @@ func (p *play) frozen(ctx context.Context) client.Client {
 // errKilled is the error of every write after the operator was killed.
 var errKilled = errors.New("the operator was killed")
 
-// killer is a client that simulates the death of its operator after write number at, or never if at is 0. All later
-// writes fail.
+// killer is a client that simulates the death of its operator. The operator dies after a given number of writes (the
+// field at), and all later writes fail. If at is 0, the operator never dies.
 type killer struct {
 	mu         sync.Mutex // serializes the writes, so that the operator dies after exactly the intended write
 	writes, at int
@@ -82,7 +82,7 @@ type killer struct {
 // deaths returns the number of the write after which the next operator dies, or 0 if it survives.
 type deaths func() int
 
-// once kills one operator after write number at. The next operator survives.
+// once kills one operator after the given number of writes. The next operator survives.
 func once(at int) deaths {
 	return func() int {
 		next := at
@@ -98,10 +98,10 @@ func always() int { return 1 }
 // write.
 const mostRounds = 300
 
-// aliveUntil returns the runs to make for a story with this number of writes. In one run, each operator dies after
-// its first write. In each of the others, only one operator dies: after write 1, 6, 11 and so on. A run costs ten
-// times as much on a real API server, so there the operator dies after a quarter, a half or three quarters of the
-// writes. In a soak, there is one run for every single write.
+// aliveUntil returns the runs to make for a story that takes the given number of writes. In one run, every operator
+// dies after its first write. In each of the other runs, only one operator dies: after write 1, 6, 11 and so on. On a
+// real API server, a run costs ten times as much, so the operator dies only after a quarter, a half or three quarters
+// of the writes. A soak makes one run for every single write.
 func aliveUntil(writes int) map[string]deaths {
 	all := map[string]deaths{"killed after each write": always}
 	after := func(at int) { all[fmt.Sprintf("killed after write %d", at)] = once(at) }
@@ -166,7 +166,8 @@ func (k *killer) client() client.Client {
 	})
 }
 
-// story performs everything that can happen to a pool before its deletion. The function wait lets the pool settle.
+// story takes a pool through everything that can happen to it before its deletion. The function wait lets the pool
+// settle.
 func story(ctx context.Context, p *poolPlay, wait func()) {
 	p.pool(ctx, "ssd", 2)
 	wait()

@@ -31,7 +31,7 @@ var _ = Describe("An update", func() {
 		p.pool(ctx, "a", 2)
 		p.settledPool(ctx, "b", 1)
 		p.ready(ctx, "a")
-		// A second shard of the store is never down at the same time, whichever pool it belongs to.
+		// At most one shard of the store is down at any time, even if the other shards are in another pool.
 		p.after = func(ctx context.Context) {
 			down := 3
 			for _, shard := range []string{"a-0", "a-1", "b-0"} {

@@ -63,7 +63,7 @@ var (
 // Cluster returns the configuration for access to the API server of the tests.
 func Cluster() *rest.Config { return envConfig }
 
-// noteFlakes tells the gate which specs passed only at their second attempt.
+// noteFlakes reports to the gate which specs passed only at the second attempt.
 var noteFlakes func(report *ginkgo.Report)
 
 var _ = ginkgo.ReportAfterSuite("flakes", func(report ginkgo.Report) { noteFlakes(&report) })

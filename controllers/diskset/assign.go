@@ -97,7 +97,7 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 }
 
 // keptFor returns the disk that an administrator has reserved for a claim by annotation, or "" if there is no such
-// disk. A claim with such a disk gets no other one.
+// disk. A claim for which a disk is reserved gets no other disk.
 func (d *diskDecision) keptFor(key string) string {
 	for _, name := range d.order {
 		if pv := d.after[name]; pv != nil && pv.Annotations[workload.AnnotationForClaim] == key {
@@ -153,8 +153,9 @@ func (d *diskDecision) usable(hostname string) bool {
 	return there && node.DeletionTimestamp == nil && fleet.TakesPods(&node)
 }
 
-// give reserves a disk for a claim. A disk that an administrator has reserved for the claim keeps its annotation until
-// it is bound, because the reservation may end before that.
+// give reserves a disk for a claim. If an administrator has reserved the disk for the claim by annotation, the
+// annotation stays until the disk is bound: the claim may be deleted before, which ends the reservation that give
+// makes.
 func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, key, store string) {
 	pv, status := d.after[name], d.states[name]
 	pv.Spec.ClaimRef = &corev1.ObjectReference{

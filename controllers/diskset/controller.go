@@ -233,7 +233,8 @@ func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	}
 	if looking > 0 {
 		notes.Add(step.Wait("Looking", "Jobs look whether "+step.Count(looking, "disk is", "disks are")+" blank",
-			step.PauseShort)) // a Job whose pod does not start is not checked more often than other problems
+			// A Job whose pod does not start is not checked more often than other problems.
+			step.PauseShort))
 	}
 	if len(notes) > 0 {
 		return notes.With(step.Complete())

@@ -212,7 +212,7 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 			status.State, status.Message = v1alpha1.DiskFormatBlocked, s.Message
 		}
 	case ref.Name == free.Name:
-		pv.Spec.ClaimRef = free // reserve it for the first allowed namespace, which may have changed
+		pv.Spec.ClaimRef = free // reserve it for the namespace that is now the first allowed one
 	case d.claimOf(ref) != nil:
 		status.State, status.Claim = v1alpha1.DiskReserved, claim
 	default:
@@ -291,8 +291,9 @@ func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 // moveWords names the page with the steps for a disk that was moved to another node.
 const moveWords = `docs/operations/disks.md, "Move a disk to another node"`
 
-// carriedFrom returns the volume whose disk may have been moved to the place of pv: a volume of a claim, on another
-// node, with the same device path, whose disk is no longer in the spec. It returns nil if there is none.
+// carriedFrom returns the volume of a disk that may have been moved to the place of pv. That volume belongs to a claim
+// and is on another node. It has the same device path as pv, and its disk is no longer in the spec. The result is nil
+// if there is no such volume.
 func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	for n := range d.volumes {
 		was := &d.volumes[n]
@@ -307,9 +308,9 @@ func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.Persiste
 	return nil
 }
 
-// carriedTo looks for a disk in the spec that has the same device path as was, a disk that is no longer in the spec.
-// It returns the node and the volume of the disk that it finds. Both are empty if no disk in the spec has this path.
-// They are also empty if several disks have it, because the path then does not identify the disk.
+// carriedTo finds out to which node a disk that is no longer in the spec may have been moved. It returns the node and
+// the volume of the disk in the spec that has the same device path. Both are empty if no disk in the spec has this
+// path. They are also empty if several disks have it, because the path then does not identify the disk.
 func (d *diskDecision) carriedTo(was *v1alpha1.DiskStatus) (node, volume string) {
 	for _, disk := range d.set.Spec.Disks {
 		if disk.Device != was.Device {

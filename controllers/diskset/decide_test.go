@@ -24,8 +24,8 @@ import (
 // diskWorld is a small simulated cluster that carries out decisions.
 type diskWorld struct {
 	o observedDisks
-	// ends holds, by device, the condition in which the Job that inspects the device ends. The Job of any other device
-	// completes.
+	// ends holds, by device, the condition with which the Job that inspects the device ends. The Jobs for other devices
+	// complete.
 	ends map[string]batchv1.JobCondition
 }
 
@@ -295,7 +295,7 @@ func TestAClaimOfNobodyGetsNoDisk(t *testing.T) {
 	w.settle()
 	w.bind()
 	w.o.pools = nil
-	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0") // the claim holds data
+	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0") // the claim has data, so it keeps its disk
 	w.claim("data-q-0-0", "1Gi")
 	if d := w.settle(); len(d.waiting) != 1 || !strings.Contains(d.waiting[0], "no disk is free") {
 		t.Errorf("waiting: %q", d.waiting)

@@ -36,8 +36,8 @@ const (
 	wipeDone    = "WipeDone"
 )
 
-// annotationWiped with the value true marks the replacement volume of a disk that has been wiped. Such a volume only
-// has to be deleted.
+// annotationWiped, with the value true, marks the replacement volume of a disk that has been wiped. All that is left to
+// do is to delete that volume.
 const annotationWiped = "sheaf.dev/wiped"
 
 // wipeEvery is how often a wiping Job is checked.
@@ -270,7 +270,7 @@ func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) *batchv1.JobConditio
 	return &job.Status.Conditions[n]
 }
 
-// makeOrUnmake creates and deletes Jobs and claims.
+// makeOrUnmake creates and deletes the Jobs and claims that an action names.
 func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
 	if a.make != nil {
 		if err := r.Client.Create(ctx, a.make, client.FieldOwner(v1alpha1.FieldManager)); err != nil {

@@ -27,7 +27,8 @@ func (p *Places) IsThere(m placement.Member) bool { return p.IsHere(m) && !p.Sil
 // IsSilent reports whether the disk of a shard did not answer when the shard was last asked.
 func IsSilent(s *v1alpha1.ShardStatus) bool { return s.Volume != nil && s.Volume.Silent }
 
-// There counts the voters of a group that are present. It leaves out those for which without returns true.
+// There counts the voters of a group that are present. If the function without is not nil, voters for which it returns
+// true are not counted.
 func (p *Places) There(g placement.Group, without func(placement.Member) bool) int {
 	n := 0
 	for _, m := range g.Voters() {
@@ -38,8 +39,8 @@ func (p *Places) There(g placement.Group, without func(placement.Member) bool) i
 	return n
 }
 
-// decides reports whether the voters that are present form a majority even if those for which without returns true
-// are left out. If so, no acknowledged write is lost, and a leader can be elected.
+// decides reports whether the voters that are present form a majority, not counting those for which the function
+// without returns true. If they do, no acknowledged write is lost, and a leader can be elected.
 func (p *Places) decides(g placement.Group, without func(placement.Member) bool) bool {
 	voters := len(g.Voters())
 	return voters > 0 && p.There(g, without) >= placement.Majority(voters)
@@ -55,8 +56,8 @@ func (p *Places) Stuck(shard string) (names []string, why string) {
 	return names, why
 }
 
-// Undecided returns the groups that would have no majority of present copies if the copies for which without returns
-// true were missing.
+// Undecided returns the groups that would not have a majority of present copies if some copies were missing. The
+// function without returns true for the copies to regard as missing.
 func (p *Places) Undecided(without func(placement.Member) bool) (names []string) {
 	for _, name := range p.Names() {
 		if g := p.Groups[name]; slices.ContainsFunc(g.Voters(), without) && !p.decides(g, without) {
@@ -79,8 +80,8 @@ func GroupWords(names []string) string {
 	return "groups " + units.Some(names, 5)
 }
 
-// ExposedWords lists the groups that will have two copies in one failure domain during part of their move. The result
-// is empty if there are none.
+// ExposedWords lists the groups that will have two copies in one failure domain for a while as they move. The result is
+// empty if there are none.
 func (p *Places) ExposedWords(key string) string {
 	var groups, domains []string
 	for _, name := range p.Names() {
@@ -118,7 +119,7 @@ func (p *Places) Behind() (behind, shared []string) {
 	return behind, shared
 }
 
-// ShardsWith returns the shards that hold at least one voter for which such returns true.
+// ShardsWith returns the shards that hold at least one voter for which the function such returns true.
 func (p *Places) ShardsWith(such func(placement.Member) bool) []string {
 	shards := map[string]bool{}
 	for _, g := range p.Groups {

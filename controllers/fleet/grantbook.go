@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// GrantsInForce says whether the processes of a store use the grant table that the operator wrote. GrantBook also
-// uses this type for other findings about a store's grants.
+// GrantsInForce says whether the processes of a store use the grant table that the operator wrote. GrantBook also uses
+// this type for other findings about the grants of a store.
 type GrantsInForce struct {
 	Good            bool
 	Unknown         bool   // the state is not known; Good is false
@@ -49,8 +49,8 @@ func (b *GrantBook) Of(store types.NamespacedName) (GrantsInForce, bool) {
 	return what, ok
 }
 
-// PutIssuers records whether the keys of a store's token issuers are known. A nil what means that the store has no
-// issuers.
+// PutIssuers records whether the keys of a store's token issuers are known. The argument what is nil if the store has
+// no issuers.
 func (b *GrantBook) PutIssuers(store types.NamespacedName, what *GrantsInForce) {
 	if what == nil {
 		b.issuers.Delete(store)

@@ -140,7 +140,7 @@ func (b *GroupBook) ElectionPending(store types.NamespacedName) bool {
 	return false
 }
 
-// asked returns the time of the oldest report, so that every pool has been asked at that time or later.
+// asked returns the time of the oldest report. Every pool has been asked at that time or later.
 func (s *storeBook) asked() (oldest time.Time) {
 	for _, page := range s.pools {
 		if oldest.IsZero() || page.at.Before(oldest) {
@@ -150,8 +150,8 @@ func (s *storeBook) asked() (oldest time.Time) {
 	return oldest
 }
 
-// leaderless reports whether all pools were asked again LeaderGrace or more after the group lost its leader, and no
-// shard reported that it leads the group.
+// leaderless reports whether a group lost its leader and has had none for long enough: all pools must have been asked
+// at least LeaderGrace after the loss, without a shard that reported that it leads the group.
 func (s *storeBook) leaderless(group string, asked time.Time) bool {
 	at, lost := s.lostAt[group]
 	return lost && asked.Sub(at) >= LeaderGrace

@@ -26,8 +26,9 @@ func ImageOf(pod *corev1.PodSpec) string {
 	return pod.Containers[0].Image
 }
 
-// Steady returns before if it is positive and differs from now by less than one step. Otherwise it returns now. A
-// step is stepPercent of whole.
+// Steady smooths a number that changes all the time. If the value before is positive and differs from the value now by
+// less than one step, Steady returns the value before. Otherwise it returns the value now. A step is stepPercent of the
+// value whole.
 func Steady(before, now, whole int64) int64 {
 	step := whole / 100 * stepPercent
 	if before > 0 && now > before-step && now < before+step {

@@ -73,8 +73,8 @@ type ShardAt struct {
 	TLS     bool   // the shard accepts only TLS
 }
 
-// ErrVolumeSilent is returned in place of the status of a shard whose disk hangs without an error, because the shard's
-// facts about its groups are then outdated.
+// ErrVolumeSilent is returned instead of the status of a shard whose disk hangs without an error, because what the
+// shard then reports about its groups is outdated.
 var ErrVolumeSilent = errors.New("its disk does not answer")
 
 // ErrNoCredentials means that a shard was not asked, because it accepts only TLS and the operator has no certificate

@@ -54,7 +54,7 @@ type observed struct {
 	silent     error              // why there is no report
 }
 
-// newestPod returns the pod of an archive that was created last. It returns a pod that is being deleted only if there
+// newestPod returns the most recently created pod of an archive. It returns a pod that is being deleted only if there
 // is no other.
 func newestPod(pods []corev1.Pod) (newest *corev1.Pod) {
 	for i := range pods {
@@ -186,7 +186,7 @@ func (seen *observed) current() verdict {
 	lag := max(seen.now.Sub(s.ArchivedThrough.Time), 0)
 	// The archiver computes the lag by its own clock, so that the clocks of two machines are not compared.
 	if r != nil && r.LagSeconds != nil {
-		lag = time.Duration(*r.LagSeconds * float64(time.Second)) // by one clock
+		lag = time.Duration(*r.LagSeconds * float64(time.Second))
 	}
 	if lag > allowed {
 		words := fmt.Sprintf("everything until %s is archived (%s), and nothing later",

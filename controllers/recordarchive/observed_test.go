@@ -49,7 +49,7 @@ func troubled(reason string) func(*archiving.Report) {
 	}
 }
 
-// If the pod of an archive reports, the conditions of the archive depend only on this report.
+// If the pod of an archive has sent a report, the conditions of the archive depend only on this report.
 func TestConditions(t *testing.T) {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff",
 		Message: "no image"}}

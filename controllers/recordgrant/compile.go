@@ -93,8 +93,8 @@ func keepLast(next, before *access.Table, refusedTenants map[string]step.Outcome
 	return refused
 }
 
-// check compiles a table that has these grants and tenants and the issuers of the table of. It returns an error if
-// that table would be invalid.
+// check returns an error if a table with these grants and tenants would be invalid. It compiles a copy of the given
+// table in which they replace all other grants and tenants.
 func check(of *access.Table, grants []access.Grant, tenants []access.Tenant) error {
 	alone := *of
 	alone.Version, alone.Grants, alone.Tenants = 1, grants, tenants
@@ -112,7 +112,7 @@ func refusal(err error, words string) step.Outcome {
 func stillNamed(last, next access.Grant) access.Grant {
 	last.Subjects, last.Verbs = both(last.Subjects, next.Subjects), both(last.Verbs, next.Verbs)
 	switch {
-	case next.Groups.All: // all groups include those of the last state
+	case next.Groups.All: // all groups include the groups of the last state
 	case last.Groups.All:
 		last.Groups = next.Groups
 	default:

@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// TestOneBadGrantLeavesTheOthersInTheTable checks that an object that would make the table invalid keeps no other
-// object out. The entries that the previous table has for such an object remain in use if the new state of the object
-// still names them, and end otherwise.
+// TestOneBadGrantLeavesTheOthersInTheTable checks that an object that would make the table invalid does not keep other
+// objects out of the table. What the previous table allows by such an object remains in use if the object still names
+// it, and ends otherwise.
 func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	grant := func(name string, change func(*v1alpha1.RecordGrantSpec)) v1alpha1.RecordGrant {
 		out := v1alpha1.RecordGrant{Spec: v1alpha1.RecordGrantSpec{
@@ -146,9 +146,9 @@ func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	}
 }
 
-// TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks when a tenant whose new state is refused keeps its
-// earlier state: only if no other tenant has its prefix by now. Two tenants with the same prefix would make the whole
-// table invalid.
+// TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks when a tenant whose new state is refused keeps its earlier
+// state. It may do so only if no other tenant has its prefix by now, because two tenants with the same prefix would
+// make the whole table invalid.
 func TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow(t *testing.T) {
 	bad, one := access.Quotas{Records: -1}, access.Quotas{Records: 1}
 	for name, c := range map[string]struct {

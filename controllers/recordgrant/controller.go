@@ -80,7 +80,7 @@ type Reconciler struct {
 	sources  sync.Map // from the origin of keys to their *keySource
 	// unknown maps a pod's UID and an issuer to the pod's count of tokens signed by unknown keys.
 	unknown sync.Map
-	// unwritten maps a store's name to the time since which its table cannot be written.
+	// unwritten maps a store's name to the time when writing its table first failed.
 	unwritten sync.Map
 }
 

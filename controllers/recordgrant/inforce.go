@@ -42,7 +42,7 @@ const (
 // asked holds the last answers of the processes of a store, so that a condition is written only if it changes.
 type asked struct {
 	version int64
-	behind  map[types.UID]time.Time // from a pod's UID to the time since when its process is behind
+	behind  map[types.UID]time.Time // from a pod's UID to the time when its process fell behind
 }
 
 // enforced determines whether the processes of a store use the current table, and records the result in the Book. out
@@ -90,8 +90,8 @@ func (r *Reconciler) notWritten(key types.NamespacedName, out step.Outcome) *fle
 		since.UTC().Format(time.RFC3339), out.Message())}
 }
 
-// inForce asks the processes of a store for the version of their table. It returns false for known if it cannot be
-// determined yet whether the grants are in force. It returns as again the pause before the processes have to be asked
+// inForce asks the processes of a store for the version of their table. The result known is false if it cannot be
+// determined yet whether the grants are in force. The result again is the pause before the processes have to be asked
 // again.
 func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce,
 	known bool, again time.Duration) {

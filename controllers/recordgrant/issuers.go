@@ -65,9 +65,9 @@ type storeIssuers struct {
 	refused map[string]string // why an issuer is refused, by URL
 }
 
-// tokenIssuers returns those issuers of spec.access whose keys are known, for the new table. The argument there is
-// the current table. If the operator has just started and an issuer does not answer, tokenIssuers takes the issuer's
-// keys from that table. The argument cluster is the issuer of ServiceAccounts.
+// tokenIssuers returns the issuers of spec.access whose keys are known, for the new table. The argument there is the
+// table that is in etcd now. If the operator has just started and an issuer does not answer, tokenIssuers takes the
+// issuer's keys from that table. The argument cluster is the issuer of ServiceAccounts.
 func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordStore, there *access.Table,
 	cluster string) []access.Issuer {
 	out := &storeIssuers{byURL: map[string]*keySource{}, refused: map[string]string{}}
@@ -124,7 +124,7 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 	return out.issuers
 }
 
-// keysIn returns an issuer's keys that a table contains, or nil if it contains none.
+// keysIn returns the keys of an issuer from a table, or nil if the table has none.
 func keysIn(there *access.Table, url string) json.RawMessage {
 	for i := range there.Issuers {
 		if there.Issuers[i].URL == url && !there.Issuers[i].ServiceAccounts {
@@ -164,7 +164,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
 		if errors.Is(err, access.ErrNoKeys) && (s.keys == nil || len(s.keys) > 0) {
-			s.keys, s.failed = json.RawMessage{}, "" // an earlier error does not say that there are no keys
+			s.keys, s.failed = json.RawMessage{}, "" // the text of an earlier error does not say that there are no keys
 		}
 		switch {
 		case err == nil:
@@ -227,7 +227,7 @@ func (r *Reconciler) issuersPause(key types.NamespacedName) time.Duration {
 	if of == nil || len(of.sources) == 0 {
 		return 0
 	}
-	pause := issuerPause // the reports of the processes about unknown keys are due after this time
+	pause := issuerPause // reconcile at least this often, to collect the processes' reports about unknown keys
 	for _, s := range of.sources {
 		s.mu.Lock()
 		pause = min(pause, max(s.next(issuerEvery).Sub(r.Now.Time()), time.Second))

@@ -46,7 +46,7 @@ type plays struct {
 	tables   map[string][]byte
 	statuses map[string]client.Object // by kind, namespace and name
 	refuses  string                   // the API server refuses to write the status of the object with this name
-	answer   error                    // error of such a write
+	answer   error                    // the error with which it refuses
 	writes   int                      // attempts to write a status, including failed ones
 	issuers  []v1alpha1.TokenIssuer   // issuers of each store
 	keys     []byte                   // the keys of every issuer, as they are in a ConfigMap

@@ -76,7 +76,7 @@ func TestUnasked(t *testing.T) {
 		return sum
 	}
 	for name, c := range map[string]struct {
-		cutOff  string // shards that the operator cannot reach; a capital letter means that the pod is not ready either
+		cutOff  string // shards that the operator cannot reach; in upper case if the pod of the shard is not ready either
 		serving int32
 		noView  bool
 		heard   fleet.GroupSum

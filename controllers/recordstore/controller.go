@@ -85,7 +85,7 @@ type Reconciler struct {
 
 	written    sync.Map // from a store's UID to the time.Time of the last write of its status
 	transports sync.Map // from a store's UID to the last *reportedTransport
-	spoken     sync.Map // from a store's UID to *spoken, from which the operator's credentials were made
+	spoken     sync.Map // from a store's UID to the *spoken of the operator's current credentials
 	published  sync.Map // from a ConfigMap to what was published in it
 	arrived    arrivals
 	changed    step.Pacer
@@ -286,7 +286,7 @@ func (seen *observed) again(out step.Outcome) step.Outcome {
 func (seen *observed) pause() time.Duration {
 	named := seen.store.Spec.Groups.Routing == v1alpha1.RoutingNamed
 	if seen.places.Writes() > 0 || seen.store.Status.Groups.Moving > 0 || named {
-		return seen.movePause() // the first put to a new group has to wait until the group is placed
+		return seen.movePause() // the first put to a new group has to wait for the reconcile that places the group
 	}
 	if len(seen.places.Silent()) > 0 || seen.places.Homeless() > 0 {
 		return step.PauseShort

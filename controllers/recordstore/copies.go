@@ -212,7 +212,7 @@ func (seen *observed) awaitCopies() step.Outcome {
 		return step.Fail(redundant.reason, redundant.message).Again(step.PauseShort) // etcd is not watched
 	}
 	pause := step.PauseShort
-	if seen.store.Status.Groups.Moving > 0 { // as counted in the last reconcile
+	if seen.store.Status.Groups.Moving > 0 { // as the last reconcile counted them
 		pause = seen.movePause()
 	}
 	return step.Wait(redundant.reason, redundant.message, pause)

@@ -196,7 +196,7 @@ func TestTheRestOfADomainMayBeEvicted(t *testing.T) {
 	for name, c := range map[string]struct {
 		shards string            // the shards that are registered
 		groups map[string]string // written as in fleettest.View
-		also   string            // an additional shard that is not registered and holds no group
+		also   string            // an additional shard that is neither registered nor holds a group
 		node   func(string) string
 		free   string
 	}{

@@ -243,7 +243,7 @@ func eventsAbout(events []string, name string) []string {
 	return about
 }
 
-// classOf finds the class of the claim, and whether that class exists.
+// classOf finds the StorageClass of the claim, and finds out whether that class exists.
 func (r memberReader) classOf(ctx context.Context, o *observedMember) error {
 	if name := o.Claim.Spec.StorageClassName; name != nil {
 		o.ClassName = *name

@@ -193,7 +193,7 @@ func (seen *observed) awaitMajority() step.Outcome {
 	return etcdAway(store, "EtcdNotReady", message)
 }
 
-// learn adds the serving members' reports about the other members.
+// learn records what the serving members report about the other members.
 func (seen *observed) learn(known []fleet.EtcdMember) {
 	for n, o := range seen.members {
 		o.Asked = true

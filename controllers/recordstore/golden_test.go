@@ -59,14 +59,14 @@ type scene struct {
 	groups  fleet.GroupBook
 	grants  fleet.GrantBook
 
-	view     *fleet.Places // the plan changes it, too
+	view     *fleet.Places // the places of the groups in etcd; a plan changes them
 	open     error         // the errors that the methods of the placement return
 	initial  error
 	plan     error
 	recover  error
 	members  []fleet.EtcdMember
 	refuse   string                                      // the API server refuses writes of this kind
-	member   func(n int32, pod *corev1.Pod) (there bool) // changes a ready pod of etcd
+	member   func(n int32, pod *corev1.Pod) (there bool) // changes a pod of etcd that is ready
 	gateway  func(*appsv1.Deployment)                    // changes a Deployment that runs
 	gateways []corev1.Pod
 	warnings []corev1.Event

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// identify sets the store's UID, once, before any object has it in a label. If the operator creates certificates,
-// identify also records whether the store is new to TLS.
+// identify records the UID of the store once, before any object has that UID in a label. If the operator creates
+// certificates, identify also records what an absent spec.tls means for the store.
 func identify(ctx context.Context, w *writer, live client.Reader, makesTLS bool, image string,
 	now time.Time) step.Outcome {
 	store := w.store
@@ -40,7 +40,7 @@ func identify(ctx context.Context, w *writer, live client.Reader, makesTLS bool,
 // earlier version for a while), firstTLS continues with that transport.
 func firstTLS(ctx context.Context, live client.Reader, store *v1alpha1.RecordStore, image string,
 	now time.Time) (v1alpha1.TLSStatus, error) {
-	// The image is the store's present image if that is known, and the wanted image otherwise.
+	// The image is the present image of the store or, if that is not known, the wanted image.
 	first := trust.First(store, cmp.Or(store.Status.Image, image))
 	if store.Status.StoreUID != "" {
 		var told corev1.ConfigMap

@@ -126,7 +126,7 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// observe records the observations of a reconcile about a store. Values that the reconcile did not reach remain
+// observe records what a reconcile has observed about a store. Values that the reconcile did not determine remain
 // unchanged.
 func (m *storeMetrics) observe(seen *observed) {
 	store := seen.store

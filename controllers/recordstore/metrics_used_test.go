@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Each series of the operator that an alert or a panel of the charts uses is registered with the labels that it is used
-// with. hack/alerts creates the list.
+// If an alert or a panel of the charts uses a series of the operator, the series is registered with the labels that the
+// alert or panel uses. hack/alerts creates the list.
 func TestOperatorExposesWhatAlertsUse(t *testing.T) {
 	used, err := os.ReadFile("../../hack/alerts/testdata/used.txt")
 	must.OK(t, err)

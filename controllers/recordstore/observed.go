@@ -23,7 +23,7 @@ type observed struct {
 	hasPools bool
 	first    firstPlacement
 	reported fleet.GroupSum // the reports of the shards about the groups of the store
-	keeps    bool           // if only numbers have changed, it is too early to write the status
+	keeps    bool           // the last write of the status is too recent to write changes of numbers alone
 
 	// secret
 	access workload.EtcdAccess

@@ -43,7 +43,8 @@ type placing struct {
 	etcd fleet.Placement
 }
 
-// init creates the placement once in the life of a store, or rebuilds it for an adopted store.
+// init creates the placement, which happens only once in the life of a store. If the store is adopted, init rebuilds
+// the placement instead.
 func (p placing) init(ctx context.Context, live client.Reader) step.Outcome {
 	store := p.store
 	if store.Status.PlacementInitialized {
@@ -107,9 +108,9 @@ func (p placing) plan(ctx context.Context, arrived *arrivals, now time.Time) ste
 	}
 }
 
-// replaceLost empties each shard whose node is lost, or whose device the kubelet neither mounts nor formats, if every
-// group on these shards can continue without all of them. The change is undone when the node returns or the device is
-// mounted.
+// replaceLost empties each shard whose node is lost, or whose device the kubelet neither mounts nor formats. It does so
+// only if every group on these shards can continue without all of them. The change is undone when the node returns or
+// the device is mounted.
 func (p placing) replaceLost(ctx context.Context, states map[string]v1alpha1.PoolState) error {
 	seen, lost := p.seen, map[string]bool{}
 	for name, s := range seen.shards.ByName() {
@@ -126,7 +127,7 @@ func (p placing) replaceLost(ctx context.Context, states map[string]v1alpha1.Poo
 	}
 	places := fleet.Places{Planned: planned, SilentDisks: seen.shards.Silent()}
 	if len(places.Undecided(func(m placement.Member) bool { return lost[m.Shard] })) > 0 {
-		return nil // the messages of the lost shards name the groups that have no majority
+		return nil // the messages of the lost shards name the groups that would have no majority
 	}
 	for name := range lost {
 		states[name] = v1alpha1.PoolDrained
@@ -134,8 +135,8 @@ func (p placing) replaceLost(ctx context.Context, states map[string]v1alpha1.Poo
 	return nil
 }
 
-// lost returns the outcome if etcd is empty for a store that has data. For a managed etcd and several
-// copies, it rebuilds the placement from the volumes if every shard answers and all answers agree. Otherwise an
+// lost handles an etcd that is empty although the store has data. If etcd is managed and groups have several copies,
+// lost rebuilds the placement from the volumes, provided that every shard answers and all answers agree. Otherwise an
 // administrator has to decide.
 func (p placing) lost(ctx context.Context) step.Outcome {
 	store, seen, why := p.store, p.seen, ""

@@ -29,8 +29,7 @@ const (
 // deleted it.
 const publishedLooksAgain = 10 * time.Minute
 
-// published records the content of a ConfigMap in another namespace when it was last read or written, and the time of
-// that.
+// published records the content of a ConfigMap in another namespace, and when it was last read or written.
 type published struct {
 	bundle [sha256.Size]byte
 	at     time.Time

@@ -65,7 +65,8 @@ func (seen *observed) placementRefused(err error) step.Outcome {
 	}
 }
 
-// lostShardsMax is the maximum number of shards that lostMessage names: the message of a condition has at most 2 KiB.
+// lostShardsMax is the maximum number of shards that lostMessage names. It exists because the message of a condition
+// has at most 2 KiB.
 const lostShardsMax = 8
 
 // lostMessage says how to rebuild a lost placement with a program that every gateway pod contains, together with its

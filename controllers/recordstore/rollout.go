@@ -95,7 +95,7 @@ func (seen *observed) summarizeImage() {
 	sayFalse(seen.store, v1alpha1.ConditionUpdated, "Updating", message)
 }
 
-// etcdState returns EtcdNew if an empty member may form a new cluster, else EtcdExisting.
+// etcdState returns EtcdNew if an empty member may form a new cluster, and EtcdExisting otherwise.
 func etcdState(store *v1alpha1.RecordStore) string {
 	allowed := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]
 	if !store.Status.PlacementInitialized || allowed != "" && allowed == store.Status.StoreUID {
@@ -129,10 +129,10 @@ func (seen *observed) staleMember(members int32, now time.Time) *corev1.Pod {
 // becomes ready. A short disturbance that makes members unready must not restart them.
 const blipMax = 2 * time.Minute
 
-// etcdPodToReplace returns the pod to delete next, or nil if there is none. A pod with an outdated template is
-// deleted if it does not run, or if all members are ready. The template also says whether the cluster has formed,
-// which only a starting member needs to know. If nothing else in the template has changed, a pod that runs or is
-// about to run is kept, and a pod whose process has ended is replaced.
+// etcdPodToReplace returns the pod to delete next, or nil if there is none. A pod with an outdated template is deleted
+// if it does not run, or if all members are ready. The template also says whether the cluster has formed, which matters
+// only to a member that is starting. If this is the only change, a pod that runs or is about to run is kept, and a pod
+// whose process has ended is replaced.
 func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time) *corev1.Pod {
 	want := set.Spec.Template.Annotations
 	pods = slices.Clone(pods)

@@ -45,13 +45,13 @@ type certificates struct {
 	transports  trust.TransportClient
 	credentials trust.Credentials
 	last        *sync.Map // from a store's UID to the last *reportedTransport
-	spoken      *sync.Map // from a store's UID to *spoken, from which the operator's credentials were made
+	spoken      *sync.Map // from a store's UID to the *spoken of the operator's current credentials
 	publishing  publishing
 	now         time.Time
 }
 
-// do creates the authorities and certificates of a store, gives its processes their transport, and advances a change of
-// the transport step by step (package trust).
+// do creates the authorities and certificates of a store, tells its processes which transport to use, and advances a
+// change of the transport step by step (package trust).
 func (c *certificates) do(ctx context.Context) step.Outcome {
 	store, seen := c.store, c.seen
 	if c.trust == nil {

@@ -44,7 +44,7 @@ func (h *reportedTransport) pause() time.Duration {
 }
 
 // askTransport asks all running processes if a change is in progress, if different processes run than before, or if the
-// pause is over. Otherwise it keeps the last answers.
+// last answers are older than the pause allows. Otherwise it keeps the last answers.
 func (c *certificates) askTransport(ctx context.Context) error {
 	store, seen, status := c.store, c.seen, c.store.Status.TLS
 	var pods corev1.PodList

@@ -54,8 +54,9 @@ func (w *writer) apply(ctx context.Context, objects ...client.Object) step.Outco
 	return troubles.With(step.Complete())
 }
 
-// commitIdentity records the UID of the store and the meaning of an absent spec.tls before any object contains them. If
-// the operator were stopped between the two, it would otherwise choose different values when it starts again.
+// commitIdentity records the UID of the store and the meaning of an absent spec.tls before any object contains them.
+// Otherwise, an operator that is stopped after it has created such an object would choose different values when it
+// starts again.
 func (w *writer) commitIdentity(ctx context.Context, tls *v1alpha1.TLSStatus) error {
 	err := w.commit(ctx, func(s *v1alpha1.RecordStoreStatus) {
 		s.TLS = tls
@@ -109,7 +110,9 @@ func (w *writer) write(ctx context.Context, next *v1alpha1.RecordStore) (changed
 		return false, nil
 	}
 	was := next.DeepCopy()
-	was.Status, was.ResourceVersion = *w.written.DeepCopy(), "" // an empty version puts the current one into the patch
+	// The patch contains the version of the store only if the old object has none. With the version, the patch fails if
+	// the store has changed.
+	was.Status, was.ResourceVersion = *w.written.DeepCopy(), ""
 	return step.WriteStatus(ctx, w.Client, was, next)
 }
 
@@ -127,7 +130,7 @@ func (w *writer) reportChanges(ctx context.Context, before *v1alpha1.RecordStore
 		if old == nil && c.Status == metav1.ConditionFalse {
 			continue // a condition that is False from the start is not a change for the worse
 		}
-		// Some conditions share a reason, such as Ready. The action tells their events apart.
+		// Some conditions share a reason, such as Ready. The action distinguishes their events.
 		step.Report(ctx, w.recorder, w.store, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,
 			Action:  "Observe" + c.Type,
 			Message: fmt.Sprintf("%s is %s: %s", c.Type, c.Status, step.Tail(c.Message, 900))})

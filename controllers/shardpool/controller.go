@@ -92,7 +92,8 @@ type Reconciler struct {
 	// written maps the UID of a pool or Shard to the time.Time of the last write of its status.
 	written sync.Map
 	changed step.Pacer
-	// lacking maps the UID of a pool to the time.Time since which the operator lacks the certificate to ask its shards.
+	// lacking maps the UID of a pool to the time.Time when the operator was first found to lack the certificate with which
+	// it asks the shards.
 	lacking sync.Map
 }
 
@@ -218,8 +219,9 @@ func gather(ctx context.Context, w *work) step.Outcome {
 	return step.Complete()
 }
 
-// lacksCredentials reports whether a shard was not asked because the operator has no certificate for the store yet,
-// while this is still normal. The status then keeps the findings of the previous operator process.
+// lacksCredentials reports whether a shard was not asked because the operator does not have a certificate for the store
+// yet, and whether this has lasted only for a short time, as is normal after a start. The status then keeps the
+// findings of the previous operator process.
 func (r *Reconciler) lacksCredentials(pool *v1alpha1.ShardPool, shards []*observed.Shard, now time.Time) bool {
 	lacks := slices.ContainsFunc(shards, func(o *observed.Shard) bool {
 		return errors.Is(o.ReportErr, fleet.ErrNoCredentials)

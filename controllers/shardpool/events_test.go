@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// TestEventWordsKeepBothEnds uses a kubelet's message about a disk with a partition table, which ends with the reason.
+// TestEventWordsKeepBothEnds uses a message of the kubelet about a disk with a partition table. Only the end of that
+// message gives the reason.
 func TestEventWordsKeepBothEnds(t *testing.T) {
 	device := "/dev/disk/by-id/virtio-table"
 	message := `MountVolume.MountDevice failed for volume "table" : local: failed to mount device ` + device + " at " +

@@ -29,7 +29,8 @@ import (
 const (
 	describeTime   = 4 * time.Second
 	describeAtOnce = 16
-	// Up to this number of objects, the events of each are listed separately; for more, all events of the namespace.
+	// For up to this many objects, the events of each object are listed separately. For more objects, all events of the
+	// namespace are listed.
 	eventListsMax   = 4
 	eventPage       = 500 // maximum number of events in one page of a list
 	shardMessageMax = 900
@@ -150,8 +151,8 @@ func numbered(object client.Object) (int32, bool) {
 	return int32(n), err == nil && n >= 0
 }
 
-// planShards decides which shards the pool should have. If the StatefulSet of a shard is just being recreated,
-// planShards uses the last observed status.
+// planShards decides which shards the pool should have. If the StatefulSet of a shard does not exist because it is
+// being recreated, planShards uses the last observed status of the shard.
 func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.NumbersPlan {
 	pool := seen.Pool
 	in := fleet.NumbersInput{Remove: pool.Spec.Remove, Wanted: fleet.WantedShards(pool), Holds: map[int32]string{}}

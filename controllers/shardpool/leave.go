@@ -103,8 +103,8 @@ func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Out
 		step.Count(len(held), "is", "are")), step.PauseShort)
 }
 
-// stalledOfPlan returns a Fail whose reason comes from the plan. It asks for an early reconcile, because neither etcd
-// nor the shards of other pools are watched.
+// stalledOfPlan returns an outcome of the kind Fail whose reason comes from the plan. It asks for an early reconcile,
+// because neither etcd nor the shards of other pools are watched.
 func stalledOfPlan(reason, message string) step.Outcome {
 	return step.Fail(reason, message).Again(step.PauseShort)
 }

@@ -106,7 +106,7 @@ func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 // reportPod annotates a running pod with the UUID of its volume, so that its container receives the UUID when it
 // restarts.
 func (w setWriter) reportPod(ctx context.Context, o *observed.Shard) step.Outcome {
-	// Use only a recorded UUID, because one that is not recorded could turn out differently after a crash.
+	// Use only a UUID that is recorded in the status, because an unrecorded one could turn out differently after a crash.
 	uuid := o.Last.Volume.UUID
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || uuid == "" || o.Pod.Annotations[workload.AnnotationVolume] != "" {
 		return step.Complete()

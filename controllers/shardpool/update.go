@@ -29,7 +29,7 @@ type updating struct {
 	writer
 	live     client.Reader // bypasses the cache
 	seen     *observed.Pool
-	statuses []v1alpha1.ShardStatus // of seen.Shards, in the same order
+	statuses []v1alpha1.ShardStatus // the statuses of seen.Shards, in the same order
 	places   *places
 	shards   shardClient
 	choosing *sync.Mutex       // held while a shard of the store is chosen and stopped; one mutex per store

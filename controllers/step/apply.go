@@ -129,7 +129,7 @@ func liveOf(ctx context.Context, c client.Client, wanted *unstructured.Unstructu
 	return live, nil
 }
 
-// holds reports whether the live object contains all wanted fields. It may have additional owners.
+// holds reports whether the live object contains all wanted fields. The live object may have additional owners.
 func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 	if err != nil {

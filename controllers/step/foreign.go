@@ -146,7 +146,7 @@ func takeOverPatch(live client.Object, entries []metav1.ManagedFieldsEntry) ([]b
 	return json.Marshal(ops)
 }
 
-// fieldsOf returns the fields of entry n. The set is empty if there is no such entry.
+// fieldsOf returns the fields of entry n. The set is empty if entry n does not exist.
 func fieldsOf(entries []metav1.ManagedFieldsEntry, n int) (*fieldpath.Set, error) {
 	set := fieldpath.NewSet()
 	if n < 0 || entries[n].FieldsV1 == nil {

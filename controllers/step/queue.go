@@ -50,8 +50,8 @@ func (p *Pacer) Again(req ctrl.Request) ctrl.Result {
 // Done records that a reconcile was completed, which resets the pauses.
 func (p *Pacer) Done(req ctrl.Request) { p.queue().Forget(req) }
 
-// Changed passes an update of an object of type T if the function of returns different values for the new and the old
-// object. It passes all other events.
+// Changed passes an update of an object of type T only if the given function returns different values for the old and
+// the new object. It passes all other events.
 func Changed[T client.Object, V any](of func(T) V) predicate.Funcs {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(T)
@@ -60,8 +60,8 @@ func Changed[T client.Object, V any](of func(T) V) predicate.Funcs {
 	}}
 }
 
-// Requests returns a handler of events of objects of type T. For each object, it requests a reconcile of the key that
-// the function of returns, unless the name in the key is empty.
+// Requests returns an event handler for objects of type T. The given function returns the key to reconcile for an
+// object. If the name in that key is empty, no reconcile is requested.
 func Requests[T client.Object](of func(T) types.NamespacedName) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		object, ok := o.(T)

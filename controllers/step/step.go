@@ -130,9 +130,9 @@ func (n *Notes) Add(out Outcome) {
 	}
 }
 
-// With returns the outcome of a reconcile that has these notes and ended with end. An outcome that needs an
-// administrator takes precedence over an error, and an error over any other outcome. Among equals, the first one
-// counts. The shortest pause of all outcomes is used.
+// With returns the outcome of a reconcile that has these notes and whose last step had the outcome end. An outcome that
+// needs an administrator takes precedence over an error, and an error over any other outcome. Among equals, the first
+// one counts. The shortest pause of all outcomes is used.
 func (n Notes) With(end Outcome) Outcome {
 	all := slices.Clone(n)
 	all.Add(end)

@@ -23,8 +23,9 @@ const (
 	keyOfBundle       = "ca.key"
 	keyOfClientBundle = "client-ca.key"
 	nextPrefix        = "next-" // prefix of the keys for the next authorities
-	// keyOfSource is the key under which the Secret names the source that issues with these authorities, as a
-	// v1alpha1.TLSSource. If it is absent, the operator itself issues, and the Secret contains the authorities' keys.
+	// keyOfSource is the key under which the Secret names the source that issues certificates signed by these authorities
+	// (a v1alpha1.TLSSource). If the key is absent, the operator itself issues the certificates, and the Secret also
+	// contains the private keys of the authorities.
 	keyOfSource = "source"
 )
 
@@ -58,8 +59,9 @@ func (a *Authorities) WithNext(found *Found, store *v1alpha1.RecordStore, now ti
 	return out, out.set(nextPrefix, found, store, now)
 }
 
-// Adopted returns current authorities of which only the certificates are left, together with the next authorities,
-// which will replace them. It chooses the next authorities in the same way as WithNext.
+// Adopted is for a store of whose current authorities only the certificates are left, without the private keys. It
+// returns these together with the next authorities, which will replace them, and which it chooses in the same way as
+// WithNext.
 func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
 	error) {
 	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}
@@ -103,7 +105,7 @@ func (a *Authorities) issuing(told InUse) Which {
 	return Current
 }
 
-// Issuer returns the source of the authorities that issue certificates in a state.
+// Issuer returns the source of the authorities that issue certificates in the given state.
 func (a *Authorities) Issuer(told InUse) v1alpha1.TLSSource { return a.Source(a.issuing(told)) }
 
 // Differs reports whether the authorities of a source differ from the current or the next ones. The argument found is
@@ -200,8 +202,8 @@ func (a *Authorities) Promoted() *Authorities {
 	return out
 }
 
-// Bundles returns the authorities that processes trust in a state, in PEM. If there are no next authorities, it
-// returns the current ones in any state, because the next ones may already have become the current ones.
+// Bundles returns, in PEM, the authorities that processes trust in the given state. If there are no next authorities,
+// it returns the current ones in every state, because the next ones may already have become the current ones.
 func (a *Authorities) Bundles(told InUse) (bundle, clientBundle []byte) {
 	return a.bundle(told, workload.KeyBundle), a.bundle(told, workload.KeyClientBundle)
 }
@@ -217,7 +219,7 @@ func (a *Authorities) bundle(told InUse, key string) []byte {
 	return out
 }
 
-// Hashes returns the hashes of the bundles that processes trust in a state.
+// Hashes returns the hashes of the bundles that processes trust in the given state.
 func (a *Authorities) Hashes(told InUse) (bundle, clientBundle string, err error) {
 	of, clients := a.Bundles(told)
 	if bundle, err = bundleHash(of); err != nil {

@@ -19,7 +19,7 @@ import (
 
 var decideNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// serveWell returns a healthy shard, in which each test then changes one thing.
+// serveWell returns a healthy shard. Each test then changes one of its properties.
 func serveWell() *Shard {
 	local := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
 	local.Spec.Local = &corev1.LocalVolumeSource{Path: "/dev/disk/by-id/x"}

@@ -252,7 +252,8 @@ func drained(f *Found) metav1.Condition {
 	}
 	var words []string
 	for _, s := range f.Statuses {
-		// The number in etcd takes precedence over the shard's. A running shard may still have to release groups.
+		// The number in etcd takes precedence over the one that the shard reports. However, a running shard may still have to
+		// release groups.
 		held := int(s.Groups)
 		if f.Held != nil && (f.Held[s.Name] > held || !fleet.Serving(s.State)) {
 			held = f.Held[s.Name]
