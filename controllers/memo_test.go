@@ -31,7 +31,7 @@ type answer struct {
 // answered remembers the answers to all clients of these tests.
 var answered = &memo{version: map[string]int64{}, answers: map[string]map[string]*answer{}}
 
-// countWrites wraps the transport of every client.
+// countWrites wraps the transport of every client, to count the writes.
 func (m *memo) countWrites(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)

@@ -251,7 +251,7 @@ func (p *storePlay) playShards(ctx context.Context) {
 	}
 }
 
-// settle runs rounds until two of them write nothing.
+// settle runs rounds until two in a row write nothing.
 func (p *storePlay) settle(ctx context.Context) {
 	GinkgoHelper()
 	for n, quiet := 0, 0; quiet < 2; n++ {

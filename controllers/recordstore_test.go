@@ -239,7 +239,7 @@ var _ = Describe("A store", func() {
 			p.settle(ctx)
 			var first corev1.PersistentVolumeClaim
 			object(ctx, "data-quotes-etcd-0", &first)
-			fifth := &corev1.PersistentVolumeClaim{Spec: first.Spec} // a later version created five members
+			fifth := &corev1.PersistentVolumeClaim{Spec: first.Spec} // as if a later version had created five members
 			fifth.Namespace, fifth.Name, fifth.Labels = first.Namespace, "data-quotes-etcd-4", first.Labels
 			fifth.Spec.VolumeName = ""
 			Expect(api.Create(ctx, fifth)).To(Succeed())

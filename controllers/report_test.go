@@ -48,7 +48,8 @@ var _ = Describe("What the operator does", func() {
 		p.r.Recorder = heard
 		ctx = log.IntoContext(ctx, logr.FromSlogHandler(slog.NewJSONHandler(text, nil)).WithValues("controller", "shardpool"))
 		p.settledPool(ctx, "ssd", 2)
-		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Medium = v1alpha1.HDD }) // restarts both shards
+		// A change of the medium restarts both shards.
+		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Medium = v1alpha1.HDD })
 		p.settle(ctx, 0)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
 		p.settle(ctx, 0)

@@ -29,8 +29,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// leftoversAge is the minimum age of the objects that are removed because a killed process left them unfinished in a
-// bucket.
+// leftoversAge is how old an unfinished object in a bucket must be before it is removed. Such objects are left behind
+// by processes that were killed.
 const leftoversAge = 24 * time.Hour
 
 // runFlags are the flags of the command run.

@@ -104,7 +104,7 @@ func (s *copiesStore) client(direct bool) *client.Client {
 	return c
 }
 
-// copiesWriter writes to a few ids, one call after another, and reads the records back.
+// copiesWriter writes records with a few ids, one call after another, and reads them back.
 type copiesWriter struct {
 	c      *client.Client
 	random *rand.Rand
@@ -228,8 +228,8 @@ func (l *copiesLoad) check() (records int) {
 	return records
 }
 
-// waitReady waits until every copy of every group exists and has a vote. Before that, a group cannot do without the
-// copy that holds all the votes.
+// waitReady waits until every copy of every group exists and has a vote. As long as only one copy of a group has a
+// vote, the group cannot serve without that copy.
 func (s *copiesStore) waitReady() {
 	s.t.Helper()
 	for _, name := range copiesShards {
@@ -264,7 +264,7 @@ func TestCopiesSurviveKills(t *testing.T) {
 		name := copiesShards[i%3]
 		s.shards[name].kill()
 		killed := time.Now()
-		l.more(300) // the shard is killed while calls are running, and more calls follow
+		l.more(300) // the shard is killed during these calls, which have to succeed
 		t.Logf("%d: 300 calls within %v of the kill of %s", i, time.Since(killed).Round(time.Millisecond), name)
 		s.start(name)
 		s.shards[name].waitReady(t)
@@ -279,9 +279,9 @@ func TestCopiesSurviveKills(t *testing.T) {
 	}
 }
 
-// TestCopiesSurviveHangs stops one of three shards by SIGSTOP under load, for longer than the others need to elect
-// other leaders. It stops the next shard as soon as the first one continues. The first shard must no longer act as the
-// leader, and a fetch from the stopped shard must not block the first shard.
+// TestCopiesSurviveHangs stops one of three shards by SIGSTOP under load, until the others have elected new leaders and
+// answered many calls. It then lets that shard continue and immediately stops the next one. The shard that continues
+// must no longer act as a leader, and must not be blocked by a fetch from the shard that is stopped now.
 func TestCopiesSurviveHangs(t *testing.T) {
 	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)

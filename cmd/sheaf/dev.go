@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// devFlags holds the flags of dev.
+// devFlags holds the flags of the command dev.
 type devFlags struct {
 	dir            string
 	shards, groups int
@@ -158,7 +158,7 @@ func runDev(ctx context.Context, out *cli.Output, cfg dev.Config) (err error) {
 		}
 	}
 	if ctx.Err() != nil {
-		err = nil // stopped on request
+		err = nil // stopped on request, which is not an error
 	}
 	return errors.Join(err, stopGracefully(out, d.Stop))
 }

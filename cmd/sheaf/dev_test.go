@@ -176,8 +176,8 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// saysUntilReady polls /readyz until the process is ready. It reports whether holds returned true for at least one of
-// the answers before that.
+// saysUntilReady polls /readyz until the process is ready. It reports whether the function holds returned true for at
+// least one of the answers.
 func (p *process) saysUntilReady(t *testing.T, holds func(words string) bool) (said bool) {
 	t.Helper()
 	eventually(t, func() bool {

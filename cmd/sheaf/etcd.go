@@ -189,7 +189,7 @@ func runEtcd(ctx context.Context, out *cli.Output, f etcdFlags) error {
 	m, err := etcd.StartMember(ctx, f.cfg)
 	if err != nil {
 		if ctx.Err() != nil {
-			err = nil // stopped on request
+			err = nil // stopped on request, which is not an error
 		}
 		if errors.Is(err, etcd.ErrEmptyExisting) {
 			err = cli.LostData(err)

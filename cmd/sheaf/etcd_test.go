@@ -194,7 +194,7 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	if now := r.members(); len(now) != 2 {
 		t.Errorf("%+v", now)
 	}
-	// The member starts on a folder that belongs to its former membership, which the others no longer list.
+	// The folder of this member belongs to a membership that the other members have removed. The member joins again.
 	r.start("c", "existing").waitReady(t)
 	r.until(0, "3 of 3 members are well", "members")
 	// A member that is removed while it runs exits, and joins again when it is started.

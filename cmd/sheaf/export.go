@@ -26,10 +26,10 @@ rights. Symbolic links get the target they were stored with, also an absolute on
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
-			conn.NoNotes() // off, because the progress is shown
+			conn.NoNotes() // the progress is shown instead
 			report, err := cli.Export(ctx, conn, a.Out, opts)
 			if report.Seconds == 0 {
-				return err // the export never started
+				return err // the export did not start
 			}
 			printErr := printExport(a.Out, report)
 			if err != nil {

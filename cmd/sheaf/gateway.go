@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// gatewayFlags holds the flags of gateway.
+// gatewayFlags holds the flags of the command gateway.
 type gatewayFlags struct {
 	service serviceFlags
 	listen  string

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// getFlags holds the flags of get.
+// getFlags holds the flags of the command get.
 type getFlags struct {
 	key      keyFlags
 	version  string

@@ -46,7 +46,7 @@ empty. --dry-run asks the store and says what would be done.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
-			conn.NoNotes() // off, because the progress is shown
+			conn.NoNotes() // the progress is shown instead
 			report, err := cli.Import(ctx, conn, a.Out, opts)
 			return reportImport(a.Out, report, err)
 		}),
@@ -75,7 +75,7 @@ empty. --dry-run asks the store and says what would be done.`,
 
 func reportImport(out *cli.Output, report cli.ImportReport, err error) error {
 	if report.Seconds == 0 {
-		return err // the import has not started
+		return err // the import did not start
 	}
 	var printErr error
 	if out.JSON {
@@ -103,7 +103,7 @@ func importFailures(r cli.ImportReport) string {
 		row{r.NotDeleted(), "deletion was left out", "deletions were left out"})
 }
 
-// row is a number with its unit or noun.
+// row is a number together with its unit or noun.
 type row struct {
 	n         int64
 	one, many string

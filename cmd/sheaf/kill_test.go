@@ -114,7 +114,7 @@ func (c *killCounts) killed(phase string) {
 	c.by[phase]++
 }
 
-// killer works with one store, kills it, and checks it.
+// killer repeatedly kills the process of one store, and checks the store.
 type killer struct {
 	t       *testing.T
 	random  *rand.Rand
@@ -288,8 +288,8 @@ func (k *killer) startImport() {
 	}()
 }
 
-// finishImport waits for the import that an earlier round started, or kills it. It then repeats the import with
-// --resume if it was killed, or if it had started while the store did not answer.
+// finishImport kills the import that an earlier round started, or waits until it ends. If the import was killed, or
+// failed because the store did not answer, finishImport repeats it with --resume.
 func (k *killer) finishImport() {
 	if k.importing == nil {
 		return

@@ -105,7 +105,7 @@ func startDev(t testing.TB, dir string, flags ...string) *process {
 	return p
 }
 
-// waitReady waits for /readyz.
+// waitReady waits until /readyz reports that the process is ready.
 func (p *process) waitReady(t testing.TB) {
 	t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
@@ -126,7 +126,7 @@ func (p *process) waitReady(t testing.TB) {
 
 func (p *process) ready() bool { return p.answers("/readyz") }
 
-// kill ends the process by SIGKILL and returns after its end.
+// kill ends the process by SIGKILL, and waits until it has exited.
 func (p *process) kill() {
 	_ = p.cmd.Process.Signal(syscall.SIGKILL)
 	<-p.ended

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// A shard runs with a real etcd, and an image of its folder is taken meanwhile. Later, a shard is started on that
-// image, at the same address. It reports that the folder is outdated and serves nothing. When the shard is started on
-// the current folder, it serves again.
+// While a shard runs with a real etcd, its folder is copied. Later, a shard is started on this image, at the same
+// address. It reports that the folder is outdated, and serves nothing. When the shard is started on the current folder,
+// it serves again.
 func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// recoverFlags holds the flags of recover placement.
+// recoverFlags holds the flags of the command recover placement.
 type recoverFlags struct {
 	place   placementFlags
 	tls     ownTLS

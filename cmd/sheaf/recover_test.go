@@ -247,7 +247,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 		}
 	}()
 	c.etcd.kill()
-	await(t, failed, 10*time.Second) // leases last 6 s
+	await(t, failed, 10*time.Second) // longer than the shards' leases, which last 6 s
 	c.startEtcd("existing")
 	await(t, failed, 10*time.Second) // long enough for a lease to expire if it is not renewed
 	close(stop)

@@ -37,7 +37,7 @@ func (p *process) scrape(t *testing.T) map[string]map[string]string {
 	return series
 }
 
-// Each series of pods that an alert or a panel of the charts uses is exposed by a gateway or a shard, with the labels
+// If an alert or a panel of the charts uses a series of pods, a gateway or a shard exposes that series with the labels
 // that the alert or panel uses. With honorLabels, the label of a series overrides the PodMonitor's label of the same
 // name. Therefore no series may have a label that the PodMonitor sets, unless both have the same value. The test runs
 // real processes, because it checks what they return to Prometheus.

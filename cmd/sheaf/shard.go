@@ -106,7 +106,7 @@ func (f *uuidFlag) Set(s string) error {
 	return err
 }
 
-// shardFlags holds the flags of shard.
+// shardFlags holds the flags of the command shard.
 type shardFlags struct {
 	cfg     shard.Config
 	service serviceFlags

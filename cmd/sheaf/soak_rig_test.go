@@ -88,7 +88,7 @@ func (s *soakStore) files() int {
 	return len(names)
 }
 
-// smallDisk mounts an ext4 of this size on a loop device until the test ends.
+// smallDisk mounts an ext4 file system of this size on a loop device until the test ends.
 func smallDisk(t *testing.T, bytes int64) string {
 	t.Helper()
 	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()

@@ -112,7 +112,7 @@ func TestImportDeleteMakesTheStoreTheTree(t *testing.T) {
 		t.Errorf("--delete: %+v", r)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	// Record 2 is still stored, and its path leads outside the folder.
+	// Record 2 is still stored, and its path leads outside the target folder, so the export fails.
 	p.do(t, "", "export", out, "--prefix", "p").Want(t, 1).Has(t, "path leads outside")
 	compareTrees(t, describeTree(t, out), describeTree(t, root))
 	for _, id := range []string{"1", "2"} {
@@ -152,7 +152,8 @@ func TestImportDeleteGivesAnIDToAFileThatIsRenamed(t *testing.T) {
 	p.exports(t, root)
 }
 
-// With Named routing, a group may not exist before the first import. The flag --group limits which files are deleted.
+// With Named routing, the group of an import may not have been created yet. The flag --group limits which files are
+// deleted.
 func TestImportDeleteInNamedRouting(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--routing", "named")
 	root := t.TempDir()

@@ -28,7 +28,7 @@ func TestTwoVersions(t *testing.T) {
 			if code := s.shards[name].stop(t); code != 0 {
 				t.Fatalf("shard %s ended with %d:\n%s", name, code, s.shards[name].stderr)
 			}
-			l.more(100) // the two other shards answer these calls
+			l.more(100) // the two shards that were not replaced answer these calls
 			s.start(name)
 			s.shards[name].waitReady(t)
 			l.more(300)

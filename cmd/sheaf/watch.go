@@ -67,7 +67,7 @@ func printChange(out *cli.Output, r client.Record) (err error) {
 	return err
 }
 
-// printCursor writes the cursor that continues after the printed records.
+// printCursor writes the cursor with which a later command continues after the printed records.
 func printCursor(out *cli.Output, cursor []byte) error {
 	format := "cursor\t%s\n"
 	if out.JSON {

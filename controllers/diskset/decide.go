@@ -44,7 +44,7 @@ type diskAction struct {
 	// since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
-	// A Job that inspects or wipes a disk, or the claim of such a Job; to be created or deleted.
+	// make is created and unmake is deleted. Each is a Job that inspects or wipes a disk, or the claim of such a Job.
 	make, unmake client.Object
 }
 

@@ -46,7 +46,7 @@ func (p *Places) decides(g placement.Group, without func(placement.Member) bool)
 	return voters > 0 && p.There(g, without) >= placement.Majority(voters)
 }
 
-// Stuck returns the groups of a shard that no other shard can take, and the reason for the first of them.
+// Stuck returns those groups of a shard that cannot be moved to any other shard, and the reason for the first of them.
 func (p *Places) Stuck(shard string) (names []string, why string) {
 	for _, name := range p.Holds(shard) {
 		if reason, ok := p.Unplaced[name]; ok && p.Groups[name].IsOn(shard) {

@@ -276,7 +276,7 @@ func compareTruth(a, b bool) int {
 	return -1
 }
 
-// Led counts the groups that have a leader, including those that have lost it only just now.
+// Led counts the groups that have a leader, including groups that have lost their leader only just now.
 func (s GroupSum) Led() (n int32) {
 	for _, g := range s.Groups {
 		if !g.Leaderless {

@@ -34,7 +34,7 @@ import (
 // longName is the longest name that an object may have.
 var longName = strings.Repeat("a234567.", 31) + "a2345"
 
-// oddNames are valid names of objects that have another meaning in another part of a table.
+// oddNames are valid object names that mean something else in another part of a table.
 var oddNames = []string{longName, "0", "a.b.c", "get", "admin-write", "all", "anybody", "reader", "p001",
 	"kubernetes.default.svc", "sheaf", "a--b", "name", "1.2.3.4"}
 

@@ -65,9 +65,9 @@ type scene struct {
 	plan     error
 	recover  error
 	members  []fleet.EtcdMember
-	refuse   string                                      // the API server refuses writes of this kind
+	refuse   string                                      // the API server refuses writes of objects of this kind
 	member   func(n int32, pod *corev1.Pod) (there bool) // changes a pod of etcd that is ready
-	gateway  func(*appsv1.Deployment)                    // changes a Deployment that runs
+	gateway  func(*appsv1.Deployment)                    // changes a running Deployment
 	gateways []corev1.Pod
 	warnings []corev1.Event
 	tls      func(pod string) (certs.Report, error) // nil if the operator creates no certificates

@@ -85,8 +85,8 @@ func (c *certificates) gatherSource(ctx context.Context) step.Outcome {
 	return seen.leafOutcome(err)
 }
 
-// lacksSource sets condition Certificates to the first thing that the source of the certificates does not provide, and
-// returns the outcome for it.
+// lacksSource reports, in condition Certificates, the first thing that the source of the certificates does not provide.
+// It returns the outcome for this problem.
 func (seen *observed) lacksSource() step.Outcome {
 	// If Troubles is empty, the only thing that can be missing is the authority that issued the certificates.
 	reason, message := trust.ReasonNoAuthority, "the source of the certificates gives no authority"

@@ -24,7 +24,7 @@ type reportedTransport struct {
 	trusts    string    // authorities that at least one process trusts
 	// mode is the transport that all processes use. It is TransportBoth if they differ, and empty if no process runs.
 	mode    v1alpha1.TLSTransport
-	refused string          // why the first process that refuses its files does so
+	refused string          // the reason that the first process gives for refusing its files
 	stale   map[string]bool // pods without the files that they were given
 	changes bool            // this reconcile gave new files to the processes
 }

@@ -32,7 +32,7 @@ const (
 // Limits on the lifetimes of certificates from the operator.
 const (
 	leafLifetime = authority.LeafLifetime
-	// renewThirds is how many thirds of its lifetime have passed when a leaf certificate is renewed.
+	// renewThirds says when a leaf certificate is renewed: once this many thirds of its lifetime have passed.
 	renewThirds = 2
 )
 

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// partsAtOnce is how many parts of one large object are in memory at the same time. In S3 and Azure, a part has 8
-// MiB.
+// partsAtOnce is how many parts of one large object are in memory at the same time. In S3 and Azure, the size of a part
+// is 8 MiB.
 const partsAtOnce = 2
 
 // Bucket is a bucket.Bucket of a cloud provider.
@@ -77,8 +77,8 @@ func (b *Bucket) missing(ctx context.Context, op, name string, err error) error 
 	return b.fail(ctx, op, name, err)
 }
 
-// content reads the data of a new object. It remembers its own read error, so that the error is not mistaken for one
-// of the bucket.
+// content reads the data of a new object. It remembers an error of its own, so that this error is not mistaken for an
+// error of the bucket.
 type content struct {
 	io.Reader
 	err error

@@ -105,6 +105,6 @@ func notSent(err error) bool {
 	if _, ok := errors.AsType[*url.Error](err); ok {
 		return true
 	}
-	_, ok := errors.AsType[*net.OpError](err) // also if DNS does not know the name
+	_, ok := errors.AsType[*net.OpError](err) // this includes the case that DNS does not know the name
 	return ok
 }

@@ -272,7 +272,7 @@ func ended(status *corev1.ContainerStatus) string {
 	return words
 }
 
-// reportedState uses the shard's own report, after its volume has been identified.
+// reportedState derives the state from the shard's own report, once the volume of the shard has been identified.
 func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 	if o.Report == nil {
 		return o.silent()
