@@ -308,7 +308,7 @@ func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(c
 	}
 }
 
-// assign copies the contents of an object to another of the same kind.
+// assign copies the contents of an object to another object of the same kind.
 func assign(from, to client.Object) error {
 	if _, ok := to.(runtime.Unstructured); ok {
 		return copyInto(from, to)
@@ -495,7 +495,7 @@ func (t *fakeObjects) born(gvk schema.GroupVersionKind, o runtime.Object) error 
 	return copyInto(fresh, o)
 }
 
-// copyInto copies the contents of an object to another of the same kind.
+// copyInto copies the contents of an object to another object of the same kind.
 func copyInto(from, to runtime.Object) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(from)
 	if err != nil {

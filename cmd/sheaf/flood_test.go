@@ -46,7 +46,7 @@ type attacker struct {
 	total  *atomic.Int64 // the amount sent; nil if it is not counted
 }
 
-// count adds one to the amount sent.
+// count adds one to the number sent, and to the total if there is one.
 func (a attacker) count(sent *int) {
 	*sent++
 	if a.total != nil {

@@ -40,7 +40,8 @@ type rotating struct {
 	dir     string
 	store   identity.Store
 	members []*member
-	// Number of certificates issued so far; each one gets a longer lifetime, so that no two expire at the same time.
+	// Number of certificates issued so far. Each certificate gets a longer lifetime than the one before, so that no two
+	// expire at the same time.
 	issued    int
 	mode      certs.Mode
 	etcd      string // addresses of etcd, as in the flag --etcd

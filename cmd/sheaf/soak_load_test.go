@@ -168,7 +168,7 @@ func (s *soakStore) load() *soakLoad {
 	return l
 }
 
-// more waits until n more writes are acknowledged and at least the given time has passed.
+// more waits until n more writes have been acknowledged, but at least for the given time.
 func (l *soakLoad) more(n int64, least time.Duration) {
 	l.s.t.Helper()
 	begin, before := time.Now(), l.writes.Load()

@@ -167,8 +167,8 @@ func contentWords(claim string) string {
 	return "data of claim " + claim
 }
 
-// refuse removes the administrator's answer and reports why. If question is true, it also removes the question, which
-// is no longer valid.
+// refuse removes the administrator's answer, and reports the reason. If question is true, it also removes the question,
+// which is no longer valid.
 func (d *diskDecision) refuse(after *corev1.PersistentVolume, why string, question bool) {
 	delete(after.Annotations, workload.AnnotationWipeConfirm)
 	if question {

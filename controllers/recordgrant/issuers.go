@@ -153,9 +153,9 @@ func every(spec *v1alpha1.TokenIssuer) time.Duration {
 	return issuerEvery
 }
 
-// current reads the keys again if that is due, and returns the keys that were last read. They are nil if none have
-// been read yet. They are empty if the last answer was that the issuer has none, because removed keys must not remain
-// in use. If the last attempts failed, current also says why, and since when.
+// current reads the keys again if that is due, and returns the keys that were last read. The result is nil if no keys
+// have been read yet. It is empty if the last answer was that the issuer has no keys, because removed keys must not
+// remain in use. If the last attempts failed, current also says why, and since when.
 func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string,
 	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()

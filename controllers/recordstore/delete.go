@@ -46,7 +46,8 @@ func (r *Reconciler) delete(ctx context.Context, w *writer) (ctrl.Result, error)
 		return ctrl.Result{}, err
 	}
 	err = step.RemoveFinalizer(ctx, w.Client, store)
-	// A conflict means that the cache is stale. If no watched change starts the next reconcile, this retry does.
+	// A conflict means that the cache is stale. Retry, because there may be no watched change that starts another
+	// reconcile.
 	if apierrors.IsConflict(err) {
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}

@@ -34,8 +34,8 @@ func applyGateway(ctx context.Context, w *writer, seen *observed) step.Outcome {
 }
 
 // applyFences creates the wanted NetworkPolicies, and deletes those of the store that are no longer wanted. If the
-// operator does not know its own namespace, applyFences creates none, because a NetworkPolicy could then cut the
-// operator off from etcd.
+// operator does not know its own namespace, applyFences creates none, because they could then cut the operator off from
+// etcd.
 func applyFences(ctx context.Context, w *writer, own string) step.Outcome {
 	for _, f := range workload.NetworkPolicies(w.store, own) {
 		switch {

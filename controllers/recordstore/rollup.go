@@ -160,7 +160,7 @@ func (seen *observed) summarizePools() {
 // from the first pool for which it is Unknown. A pool that should run no shard is considered only if no other pool has
 // the condition.
 func rollUpCondition(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, kind string) {
-	// The first that is False, the first that is Unknown, and one of a pool without shards.
+	// The first condition that is False, the first that is Unknown, and the condition of a pool without shards.
 	var first [3]*metav1.Condition
 	good, have := 0, 0
 	note := func(at int, pool string, c metav1.Condition) {

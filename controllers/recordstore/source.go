@@ -103,8 +103,8 @@ func (seen *observed) lacksSource() step.Outcome {
 	return step.Fail(reason, message)
 }
 
-// differs compares the authorities of the source with the current authorities of the store and, during a change of
-// authorities, with the next ones. It reports no difference while the source has missing or bad certificates.
+// differs compares the authorities of the source with the current authorities of the store and, while the authorities
+// are being changed, with the next ones. It reports no difference while the source has missing or bad certificates.
 func (seen *observed) differs(as *trust.Authorities) (other, superseded bool, err error) {
 	if seen.source != nil && !seen.source.Complete() {
 		return false, false, nil

@@ -93,9 +93,9 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 	return step.Complete()
 }
 
-// storeOfDeleted returns the store of a pool that is being deleted, or nil if the store does not exist. It returns
-// true for lives if the store will continue to exist, so that its groups are still needed. Otherwise the store or its
-// namespace is being deleted, too. Then the pool does not wait for the store, nor the store for the pool.
+// storeOfDeleted returns the store of a pool that is being deleted, or nil if the store does not exist. The result
+// lives is true if the store will continue to exist, so that its groups are still needed. Otherwise the store or its
+// namespace is being deleted as well. In this case, neither the pool nor the store waits for the other.
 func storeOfDeleted(ctx context.Context, cached, live client.Reader,
 	pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
 	namespace := &corev1.Namespace{}

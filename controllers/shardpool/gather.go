@@ -45,8 +45,9 @@ type sources struct {
 	now    time.Time
 }
 
-// fill adds to seen whatever is known about a pool besides its objects, which seen already contains. It makes one
-// list request for each kind, regardless of the number of shards. The argument etcd describes how shards reach etcd.
+// fill completes seen, which already contains the objects of a pool, with whatever else is known about the pool. It
+// makes one list request for each kind, regardless of the number of shards. The argument etcd describes how shards
+// reach etcd.
 func (s sources) fill(ctx context.Context, seen *observed.Pool, etcd workload.EtcdAccess) (err error) {
 	if seen.Device, err = deviceRate(ctx, s.cached, seen.Pool); err != nil {
 		return err
@@ -115,7 +116,7 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 		}
 	}
 	for i := range shards.Items {
-		if fleet.IsSilent(&shards.Items[i].Status) { // includes silent shards of other pools
+		if fleet.IsSilent(&shards.Items[i].Status) { // silent shards of other pools count as well
 			seen.Silent[shards.Items[i].Name] = true
 		}
 		switch s := &shards.Items[i]; {

@@ -100,8 +100,8 @@ type replacing struct {
 	notes  *step.Notes
 }
 
-// do takes the next step for one shard at a time, because a group with copies on two of these shards must have rebuilt
-// its copy on the first shard before it can continue without the second.
+// do takes the next step for only one shard at a time. A group may have copies on two of these shards, and must have
+// rebuilt the first copy before it can continue without the second.
 func (r replacing) do(ctx context.Context) step.Outcome {
 	marks := fleet.ReplacedClaims(r.pool)
 	if err := r.dropMarks(ctx, marks); err != nil {

@@ -160,8 +160,8 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 	return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 }
 
-// liveTurns reads the shards of the store again without the cache, to confirm that shards that seemed healthy are
-// healthy. A shard that did not seem healthy keeps its observed state, unless it serves.
+// liveTurns reads the shards of the store again without the cache, to make sure that the shards that seemed healthy
+// really are. A shard that did not seem healthy keeps its observed state, unless it serves.
 func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.Turn, error) {
 	in := []client.ListOption{client.InNamespace(u.pool.Namespace),
 		client.MatchingLabels(workload.Selector(u.seen.Store.Name, workload.ContainerShard))}

@@ -26,9 +26,9 @@ import (
 const annotationApplied = "sheaf.dev/applied"
 
 // Apply updates the live object to the wanted one by server-side apply, and reverts additions by others (foreign.go).
-// It reads the live object from the client's cache, and writes nothing if the live object matches. It returns true
-// for changed if it has written. The argument owner may be nil. A stale cache causes a write that changes nothing, or
-// a conflict.
+// It reads the live object from the client's cache, and writes nothing if the live object matches. The result changed
+// is true if it has written. The argument owner may be nil. A stale cache causes a write that changes nothing, or a
+// conflict.
 func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (changed bool, err error) {
 	gvk, err := apiutil.GVKForObject(wanted, c.Scheme())
 	if err != nil {
@@ -148,8 +148,8 @@ func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) 
 	return contains(fields, want.Object), nil
 }
 
-// contains reports whether live contains every field of want. Lists have to be equally long, and each item has to
-// contain the wanted item.
+// contains reports whether the value live contains every field of the value want. Lists must have the same length, and
+// each item of a list must contain the corresponding wanted item.
 func contains(live, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:

@@ -57,7 +57,7 @@ func EventWords(list []corev1.Event) []string {
 
 const eventsKept = 5
 
-// causeBytes is the number of bytes that are kept before the cause, because these bytes name the program or the device.
+// causeBytes is the number of bytes that are kept in front of the cause. These bytes name the program or the device.
 const causeBytes = 40
 
 var (

@@ -35,8 +35,8 @@ import (
 // restartedAt is the path of the annotation that `kubectl rollout restart` sets in a pod template.
 const restartedAt = ".spec.template.metadata.annotations.kubectl.kubernetes.io/restartedAt"
 
-// Fields of a Service that a RecordStore does not specify: the cluster or its administrator chooses them. They apply
-// to some types of Service only, and the API server refuses them for the other types.
+// These are fields of a Service that a RecordStore does not specify, because the cluster or its administrator chooses
+// them. They apply only to some types of Service, and the API server refuses them for the other types.
 var (
 	serviceAddresses = []string{".spec.clusterIP", ".spec.clusterIPs", ".spec.ipFamilies", ".spec.ipFamilyPolicy"}
 	serviceOutside   = []string{".spec.externalTrafficPolicy"}
@@ -60,9 +60,9 @@ func CacheTransform() toolscache.TransformFunc {
 	}
 }
 
-// takeOver returns a JSON patch that makes the operator own the fields that others wrote to a live object, or nil if
-// there are none. The patch also marks the object as not applied, so that a crash before the following apply loses
-// nothing.
+// takeOver returns a JSON patch that makes the operator the owner of the fields that others wrote to a live object. It
+// returns nil if there are none. The patch also marks the object as not applied, so that a crash before the following
+// apply loses nothing.
 func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, error) {
 	entries := slices.Clone(live.GetManagedFields())
 	mine := slices.IndexFunc(entries, func(e metav1.ManagedFieldsEntry) bool {

@@ -26,8 +26,8 @@ func Read(ctx context.Context, from client.Reader, what string, key client.Objec
 	return false, fmt.Errorf("read %s %s: %w", what, strings.TrimPrefix(key.String(), "/"), err)
 }
 
-// IfUnchanged returns a patch with the differences from an object as it was read. The API server refuses the patch if
-// the object has changed since.
+// IfUnchanged returns a patch with the changes that were made to an object after it was read. The API server refuses
+// the patch if somebody else has changed the object since then.
 func IfUnchanged(read client.Object) client.Patch {
 	return client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
 }

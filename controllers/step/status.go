@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// WriteStatus writes the status of an object if it differs from before, which is the object as it was read.
+// WriteStatus writes the status of an object if the status has changed. The argument before is the object as it was
+// read.
 func WriteStatus(ctx context.Context, c client.Client, before, after client.Object) (changed bool, err error) {
 	if equality.Semantic.DeepEqual(before, after) {
 		return false, nil

@@ -54,9 +54,9 @@ const (
 // Complete continues with the next step.
 func Complete() Outcome { return Outcome{} }
 
-// Wait ends this reconcile, because something outside the operator has to happen first. The next reconcile starts
-// after the given pause. If the pause is 0, it starts only when a watched object changes. The reason is in CamelCase.
-// The message says what the reconcile waits for.
+// Wait ends this reconcile, because something outside the operator has to happen first. The next reconcile starts after
+// the given pause, or only when a watched object changes if the pause is 0. The reason is in CamelCase. The message
+// says what the reconcile waits for.
 func Wait(reason, message string, after time.Duration) Outcome {
 	return Outcome{kind: wait, reason: reason, words: message, after: after}
 }

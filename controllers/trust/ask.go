@@ -41,8 +41,8 @@ type Answer struct {
 	Err    error // nil if the process answered
 }
 
-// Ask asks the running processes of a store, and returns their answers in the order of their pods. If rests is true,
-// nothing is changing, and a shorter timeout limits the time lost on processes that do not answer.
+// Ask asks the running processes of a store, and returns their answers in the order of their pods. The argument rests
+// is true if no change is in progress. A shorter timeout then limits the time lost on processes that do not answer.
 func Ask(ctx context.Context, asker TransportClient, pods []corev1.Pod, rests bool) []Answer {
 	patience := askTime
 	if rests {

@@ -31,7 +31,7 @@ type Pool struct {
 	Pods    map[int32]*corev1.Pod
 	Claims  map[int32]*corev1.PersistentVolumeClaim
 	Objects map[int32]*v1alpha1.Shard      // the Shards whose names match the pool and their numbers
-	Last    map[int32]v1alpha1.ShardStatus // the last observed status of all shards
+	Last    map[int32]v1alpha1.ShardStatus // the last observed status of each shard
 	// Misnamed are Shards that refer to the pool, but are not named after the pool and their number. The operator did
 	// not create them.
 	Misnamed []*v1alpha1.Shard

@@ -103,7 +103,7 @@ func (f *Found) inStates(states ...v1alpha1.ShardState) (words []string, reason 
 	return words, reason
 }
 
-// ofState returns a condition that is False while a shard is in the bad state, and Unknown while a shard that should
+// ofState returns a condition that is False while a shard is in the state bad, and Unknown while a shard that should
 // run has not reported.
 func ofState(f *Found, kind, good, words string, bad v1alpha1.ShardState) metav1.Condition {
 	if found, reason := f.inStates(bad); len(found) > 0 {
