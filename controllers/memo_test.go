@@ -17,7 +17,7 @@ var wrote atomic.Int64
 // nothing, and are therefore cheap.
 type memo struct {
 	mu      sync.Mutex
-	version map[string]int64 // from a resource to the number of writes so far
+	version map[string]int64 // maps a resource to the number of writes so far
 	answers map[string]map[string]*answer
 }
 

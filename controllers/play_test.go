@@ -42,14 +42,14 @@ type play struct {
 
 	mu   sync.Mutex
 	ips  int
-	byIP map[string]string // from a pod's IP address to its shard
-	// From a shard to a function that modifies its report, which is that of a healthy shard.
+	byIP map[string]string // maps a pod's IP address to its shard
+	// Maps a shard to a function that modifies its report, which is that of a healthy shard.
 	reports map[string]func(r *recordv1.ShardStatus)
 	silent  map[string]bool   // shards that do not answer
 	hangs   map[string]bool   // shards whose disk does not answer
 	keyless bool              // the operator has no certificate for the store
-	started map[string]int    // from a shard to the number of pods created for it
-	volumes map[string]string // from a claim to the UUID of its volume
+	started map[string]int    // maps a shard to the number of pods created for it
+	volumes map[string]string // maps a claim to the UUID of its volume
 	storeID string
 	uuidOf  func(shard string) string // returns the UUID of the shard's volume
 }

@@ -67,7 +67,7 @@ type processes struct {
 	apart              bool // each shard is a failure domain of its own
 	// deliver returns the files of a pod's folder of certificates. If it is nil, pods have no such folder.
 	deliver func(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error)
-	running map[string]*exec.Cmd // by the UID of the pod
+	running map[string]*exec.Cmd // keyed by the UID of the pod
 }
 
 // newProcesses uses the binary from `make build`, or builds one.

@@ -43,7 +43,7 @@ func (p *storePlay) stalled(ctx context.Context, name string) string {
 var _ = Describe("The status of a store with several copies", func() {
 	var (
 		p      *storePlay
-		led    map[string]string // from a group to the shard that leads it; empty if no shard does
+		led    map[string]string // maps a group to the shard that leads it; empty if no shard does
 		silent map[string]bool
 		clock  time.Duration
 	)

@@ -109,7 +109,7 @@ type copiesWriter struct {
 	c      *client.Client
 	random *rand.Rand
 	first  int64
-	known  map[int64]uint64 // from an id to the seed of its last acknowledged write
+	known  map[int64]uint64 // maps an id to the seed of its last acknowledged write
 	calls  *atomic.Int64
 }
 

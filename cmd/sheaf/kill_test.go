@@ -128,7 +128,7 @@ type killer struct {
 	writers []*writer
 	turn    int
 	tree    string // the folder that is imported
-	// From each imported path to the file in tree that was imported; filled when the import has ended.
+	// Maps each imported path to the file in tree that was imported; filled when the import has ended.
 	imported  map[string]string
 	prefixes  int
 	importing *exec.Cmd

@@ -35,7 +35,7 @@ type holder struct {
 	changed *sync.Cond
 	initial int            // initial window of a stream
 	window  int            // window of the connection
-	windows map[uint32]int // from an open stream to the difference between its window and the initial one
+	windows map[uint32]int // maps an open stream to the difference between its window and the initial one
 	ended   bool           // the server has closed the connection
 }
 

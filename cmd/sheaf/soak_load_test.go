@@ -39,7 +39,7 @@ type soakWriter struct {
 	c      *client.Client
 	random *rand.Rand
 	first  int64
-	known  map[int64]uint64 // from an id to the seed of its last acknowledged write; 0 if the record does not exist
+	known  map[int64]uint64 // maps an id to the seed of its last acknowledged write; 0 if the record does not exist
 	writes *atomic.Int64    // number of acknowledged writes
 	most   time.Duration    // longest duration of a call
 }

@@ -31,7 +31,7 @@ type soakStore struct {
 	disk, dir      string
 	common         []string
 	gateway, shard *process
-	limits         map[string]*memoryCgroup // by process name
+	limits         map[string]*memoryCgroup // keyed by process name
 	addresses      map[string][2]string     // addresses of gRPC and HTTP, by name of the process
 }
 

@@ -55,7 +55,7 @@ func namesOf(of protoreflect.MessageDescriptor, to map[string]bool, seen map[pro
 // TestOneSpellingOfNamesInJSON checks that sheaf status -o json, and /status of shards, of gateways and of sheaf dev,
 // spell each name in the same way, in lowerCamelCase.
 func TestOneSpellingOfNamesInJSON(t *testing.T) {
-	spelled := map[string]string{} // from a name, in lower case and without underscores, to its spelling
+	spelled := map[string]string{} // maps a name, in lower case and without underscores, to its spelling
 	for _, of := range []any{&recordv1.ShardStatus{}, gateway.Status{}, dev.Status{}, rows{}} {
 		names := map[string]bool{}
 		namesIn(reflect.TypeOf(of), names, map[reflect.Type]bool{})

@@ -21,14 +21,14 @@ type observedDisks struct {
 	set     *v1alpha1.DiskSet
 	others  []v1alpha1.DiskSet        // all other DiskSets
 	volumes []corev1.PersistentVolume // all volumes of the cluster
-	nodes   map[string]corev1.Node    // by label kubernetes.io/hostname
+	nodes   map[string]corev1.Node    // keyed by the label kubernetes.io/hostname
 	// claims holds the claims of stores and of bench Jobs that ask for this class in an allowed namespace.
 	claims []corev1.PersistentVolumeClaim
 	// stores maps the namespace/name of each store that is not being deleted to its status.storeUID.
 	stores map[string]string
 	// pools holds the pools that are not being deleted, by namespace/name.
 	pools   map[string]bool
-	blocked map[string]v1alpha1.ShardStatus // from a volume to the shard that waits until the volume is formatted
+	blocked map[string]v1alpha1.ShardStatus // maps a volume to the shard that waits until the volume is formatted
 	givenUp map[types.UID]bool              // claims whose disks were replaced
 	// jobs holds the Jobs and claims for disks that are being wiped or looked at, by the name of the raw volume.
 	jobs map[string]observedJob

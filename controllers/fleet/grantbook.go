@@ -30,7 +30,7 @@ func (g GrantsInForce) Status() metav1.ConditionStatus {
 // the controller of stores reads it. It is kept in memory only, so a restarted operator has to ask again. The zero
 // value is ready for use. Safe for concurrent use.
 type GrantBook struct {
-	stores sync.Map // from the name of a store to its GrantsInForce
+	stores sync.Map // maps the name of a store to its GrantsInForce
 	// issuers maps the name of a store to a GrantsInForce that says whether the keys of its token issuers are known. It
 	// has no entry for a store without issuers.
 	issuers sync.Map

@@ -72,7 +72,7 @@ type Reconciler struct {
 	Image string
 	Now   step.Clock
 
-	written sync.Map // from the UID of an archive to the time.Time of the last write of its status
+	written sync.Map // maps the UID of an archive to the time.Time of the last write of its status
 }
 
 // ForgetWrites makes the next write of each status due immediately, even if only numbers have changed.

@@ -74,10 +74,10 @@ type Reconciler struct {
 	Book *fleet.GrantBook
 	Now  step.Clock
 
-	asked    sync.Map // from a store's UID to its *asked
+	asked    sync.Map // maps a store's UID to its *asked
 	accounts accounts
-	issuers  sync.Map // from a store's name to its *storeIssuers
-	sources  sync.Map // from the origin of keys to their *keySource
+	issuers  sync.Map // maps a store's name to its *storeIssuers
+	sources  sync.Map // maps the origin of keys to their *keySource
 	// unknown maps a pod's UID and an issuer to the pod's count of tokens signed by unknown keys.
 	unknown sync.Map
 	// unwritten maps a store's name to the time when writing its table first failed.

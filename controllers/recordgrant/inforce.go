@@ -42,7 +42,7 @@ const (
 // asked holds the last answers of the processes of a store, so that a condition is written only if it changes.
 type asked struct {
 	version int64
-	behind  map[types.UID]time.Time // from a pod's UID to the time when its process fell behind
+	behind  map[types.UID]time.Time // maps a pod's UID to the time when its process fell behind
 }
 
 // enforced determines whether the processes of a store use the current table, and records the result in the Book. out

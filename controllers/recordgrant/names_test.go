@@ -44,7 +44,7 @@ type plays struct {
 	grants   []v1alpha1.RecordGrant
 	tenants  []v1alpha1.RecordTenant
 	tables   map[string][]byte
-	statuses map[string]client.Object // by kind, namespace and name
+	statuses map[string]client.Object // keyed by kind, namespace and name
 	refuses  string                   // the API server refuses to write the status of the object with this name
 	answer   error                    // the error with which it refuses
 	writes   int                      // attempts to write a status, including failed ones

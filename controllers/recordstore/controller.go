@@ -83,10 +83,10 @@ type Reconciler struct {
 	Namespace string
 	Now       step.Clock
 
-	written    sync.Map // from a store's UID to the time.Time of the last write of its status
-	transports sync.Map // from a store's UID to the last *reportedTransport
-	spoken     sync.Map // from a store's UID to the *spoken of the operator's current credentials
-	published  sync.Map // from a ConfigMap to what was published in it
+	written    sync.Map // maps a store's UID to the time.Time of the last write of its status
+	transports sync.Map // maps a store's UID to the last *reportedTransport
+	spoken     sync.Map // maps a store's UID to the *spoken of the operator's current credentials
+	published  sync.Map // maps a ConfigMap to what was published in it
 	arrived    arrivals
 	changed    step.Pacer
 }

@@ -252,7 +252,7 @@ func TestTheRestOfADomainMayBeEvicted(t *testing.T) {
 func TestEmptied(t *testing.T) {
 	for name, c := range map[string]struct {
 		here     string
-		seen     map[string]string // from each shard to its node
+		seen     map[string]string // maps each shard to its node
 		cordoned string
 		free     string
 	}{

@@ -83,7 +83,7 @@ func (f firstPlacement) words(view placement.View) string {
 // store has placed a group. The zero value is empty. Safe for concurrent use.
 type arrivals struct {
 	mu sync.Mutex
-	of map[types.UID]*arrived // by the UID of the store
+	of map[types.UID]*arrived // keyed by the UID of the store
 }
 
 type arrived struct {

@@ -42,7 +42,7 @@ var errConfigMapTaken = errors.New("it was not made by the operator for this sto
 type publishing struct {
 	*writer
 	live      client.Reader
-	published *sync.Map // from a ConfigMap to what was last published in it
+	published *sync.Map // maps a ConfigMap to what was last published in it
 	now       time.Time
 }
 

@@ -44,8 +44,8 @@ type certificates struct {
 	trust       *trust.Keeper
 	transports  trust.TransportClient
 	credentials trust.Credentials
-	last        *sync.Map // from a store's UID to the last *reportedTransport
-	spoken      *sync.Map // from a store's UID to the *spoken of the operator's current credentials
+	last        *sync.Map // maps a store's UID to the last *reportedTransport
+	spoken      *sync.Map // maps a store's UID to the *spoken of the operator's current credentials
 	publishing  publishing
 	now         time.Time
 }
