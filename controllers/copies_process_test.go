@@ -42,7 +42,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		p.pools.Shards, p.r.Credentials = p.etcd.Shards(), p.etcd.Credentials()
 		server = strings.Replace(freeAddress(), "127.0.0.1", "localhost", 1) // the name in the gateway's certificate
 	})
-	// until runs rounds until all assertions of the given function succeed.
+	// until runs rounds, and stops once all assertions of the given function succeed.
 	until := func(ctx context.Context, what func(g Gomega)) {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {

@@ -164,7 +164,8 @@ func (p *storePlay) uids(ctx context.Context, component string) map[string]types
 	return out
 }
 
-// until runs rounds until wanted returns true. After each round, it calls always to check what must hold at any time.
+// until runs rounds, and stops once wanted returns true. After each round, it calls always, which checks what must hold
+// at any time.
 func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore),
 	wanted func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()

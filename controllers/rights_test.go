@@ -161,8 +161,8 @@ var (
 	operatorConfig *rest.Config
 	// operatorClient reads and writes without a cache.
 	operatorClient client.WithWatch
-	// acting writes as the operator. Its reads replace those from the operator's cache: they require no right to get
-	// objects, and always return the current state.
+	// acting writes as the operator. Its reads take the place of reads from the operator's cache: they require no right to
+	// get objects, but always return the current state.
 	acting client.WithWatch
 )
 

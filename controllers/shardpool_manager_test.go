@@ -26,7 +26,7 @@ var _ = Describe("ShardPools under a manager", needs("managers reach it by its a
 			Expect(r.SetupWithManager(mgr)).To(Succeed())
 		})
 	})
-	// until advances the simulated cluster step by step until a condition is met.
+	// until advances the simulated cluster step by step, and stops once a condition is met.
 	until := func(ctx context.Context, holds func() bool) {
 		GinkgoHelper()
 		Eventually(func() bool {

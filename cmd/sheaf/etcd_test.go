@@ -77,7 +77,8 @@ func (r *etcdTrio) members() map[string]memberRow {
 	return out
 }
 
-// until repeats the command until it ends with the given code and text, because a busy member may not answer in time.
+// until repeats the command, because a busy member may not answer in time. It stops once the command ends with the
+// given code and text.
 func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
 	r.t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)

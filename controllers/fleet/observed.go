@@ -120,7 +120,7 @@ func IsBench(claim *corev1.PersistentVolumeClaim) bool {
 // changes from causing a write.
 const stepPercent = 5
 
-// ReasonNoShards is the reason of condition Ready for a pool whose spec wants no shards.
+// ReasonNoShards is the reason of condition Ready for a pool whose spec asks for no shards.
 const ReasonNoShards = "NoShards"
 
 // ReasonAllParked is the reason of condition Ready for a pool whose spec parks all shards.

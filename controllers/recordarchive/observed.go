@@ -283,7 +283,7 @@ func (seen *observed) refuse(out step.Outcome) {
 func told(s v1alpha1.RecordArchiveStatus) v1alpha1.RecordArchiveStatus {
 	s.ArchivedThrough, s.LagSeconds, s.LastObject, s.Objects, s.Bytes = nil, nil, nil, 0, 0
 	s.Conditions = slices.Clone(s.Conditions)
-	for i := range s.Conditions { // messages contain such numbers
+	for i := range s.Conditions { // messages also contain numbers that change frequently
 		s.Conditions[i].Message = ""
 	}
 	return s

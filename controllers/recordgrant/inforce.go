@@ -158,7 +158,8 @@ type behindOne struct {
 	since      time.Time
 }
 
-// decides reports whether the process of a pod decides about calls. Members of etcd and archivers do not.
+// decides reports whether the process in a pod decides which calls are allowed. Members of etcd and archivers do not
+// decide this.
 func decides(pod *corev1.Pod) bool {
 	component := pod.Labels[v1alpha1.LabelComponent]
 	return component == workload.ContainerGateway || component == workload.ContainerShard

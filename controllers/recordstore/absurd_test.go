@@ -53,7 +53,8 @@ func TestAbsurdFactsAboutAStoreHaveAnOutcome(t *testing.T) {
 		seen := fleet.Observed{}
 		for i := range pools {
 			pools[i].Name = names[i]
-			for j := range pools[i].Status.Conditions { // the API server accepts no other status, and requires a reason
+			// The API server accepts only True, False and Unknown as the status of a condition, and requires a reason.
+			for j := range pools[i].Status.Conditions {
 				c := &pools[i].Status.Conditions[j]
 				c.Status, c.Reason = statuses[a.IntN(len(statuses))], cmp.Or(c.Reason, "Odd")
 			}

@@ -45,8 +45,8 @@ type observedMember struct {
 // well reports whether the member serves as a voter.
 func (o *observedMember) well() bool { return o.Pod != nil && workload.PodReady(o.Pod) }
 
-// why says why the member is unhealthy. It names the problem that has to be solved first. It handles every combination
-// of inputs and does no I/O.
+// why returns the reason why the member is unhealthy. If there are several problems, it names the one that has to be
+// solved first. It handles every combination of inputs and does no I/O.
 func (o *observedMember) why() string {
 	words := o.cause()
 	if len(words) > memberWordsMax { // keep the end of the process's output, which says why the process exited

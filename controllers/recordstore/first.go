@@ -28,7 +28,7 @@ const (
 type firstPlacement struct {
 	shards int32     // number of shards that have to be registered; 0 if the placement does not wait
 	until  time.Time // end of the wait; zero if etcd does not hold the placement yet
-	most   time.Time // upper limit of until
+	most   time.Time // the latest possible value of until
 }
 
 // decideFirst measures the wait from the last of three events: etcd received the placement, the last pool was created,
@@ -95,7 +95,7 @@ type arrived struct {
 func (a *arrivals) note(store types.UID, view placement.View, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if view.Homeless() < len(view.Groups) { // some groups are placed, so the record is no longer needed
+	if view.Homeless() < len(view.Groups) { // some groups are placed, so the store no longer needs this record
 		delete(a.of, store)
 		return
 	}

@@ -255,7 +255,7 @@ func (seen *observed) rollUp() (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 			}
 		}
 	}
-	if seen.copies() > 1 { // the shards' numbers count copies, not groups
+	if seen.copies() > 1 { // with several copies, the shards count copies and not groups
 		damaged := groups.Damaged
 		groups = countCopies(&seen.places, seen.shards.ByName(), seen.reported)
 		groups.Total = total

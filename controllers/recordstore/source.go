@@ -14,8 +14,8 @@ import (
 )
 
 // storeLeaves returns the wanted certificates of the gateways, of etcd, of callers and of the operator, but not those
-// of the shards. The operator's own certificate is always included, although ensureLeaves skips it if the operator
-// issues it itself.
+// of the shards. The operator's own certificate is always included. If the operator issues that certificate itself,
+// ensureLeaves skips it.
 func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 	of, err := trust.StoreIdentity(store)
 	if err != nil {

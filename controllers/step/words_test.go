@@ -27,8 +27,8 @@ func TestOneThingIsNoPlural(t *testing.T) {
 	}
 }
 
-// The API server replaces bytes that are not valid UTF-8. The status would then differ from the wanted one in each
-// reconcile, so each reconcile would write it.
+// The API server replaces bytes that are not valid UTF-8. The stored status would then never be equal to the wanted
+// one, so each reconcile would write it again.
 func TestATextThatIsTruncatedRemainsText(t *testing.T) {
 	for n := range 4 {
 		long := strings.Repeat("x", n) + strings.Repeat("ä€", MessageMax)
