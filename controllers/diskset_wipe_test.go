@@ -128,8 +128,8 @@ func (p *wipePlay) heard(words ...string) {
 	}
 }
 
-// wiped returns the wiping Job, its claim, and the volume that replaces the disk's own volume. It returns nil for
-// each of them that does not exist.
+// wiped returns the wiping Job, its claim, and the volume that replaces the disk's own volume. A result is nil if the
+// object does not exist.
 func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.PersistentVolumeClaim,
 	standIn *corev1.PersistentVolume) {
 	GinkgoHelper()

@@ -183,7 +183,7 @@ func forbidding(of *rest.Config, path string) *rest.Config {
 // rounds runs n rounds.
 func (p *storePlay) rounds(ctx context.Context, n int) {
 	for range n {
-		_ = p.round(ctx) // a conflict is resolved in a later round
+		_ = p.round(ctx) // the error may be a conflict, which a later round resolves
 	}
 }
 
@@ -408,7 +408,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 					"current time": func(l *authority.Leaf, _ map[string][]byte) {
 					l.Now, l.Lifetime = now.Add(-100*24*time.Hour), 99*24*time.Hour
 				},
-				// Certificates become valid 2 h before they are issued.
+				// Certificates become valid 2 h before they are issued, so this one is not valid for another hour.
 				"is before": func(l *authority.Leaf, _ map[string][]byte) { l.Now = now.Add(3 * time.Hour) },
 				"tls.crt and tls.key: tls: private key does not match public key": func(_ *authority.Leaf, d map[string][]byte) {
 					d["tls.key"] = foreignKey

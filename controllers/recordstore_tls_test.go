@@ -170,7 +170,7 @@ func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore
 	wanted func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()
 	for range 60 {
-		_ = p.round(ctx) // a conflict is resolved in a later round
+		_ = p.round(ctx) // the error may be a conflict, which a later round resolves
 		store := p.get(ctx)
 		if always != nil {
 			always(store)

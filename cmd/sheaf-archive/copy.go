@@ -49,7 +49,7 @@ After an interruption, run the command again: what it has written is not written
 			return err
 		}
 		if ids != nil {
-			defer ids.Close() //nolint:errcheck // the error is unimportant, because the file was only read
+			defer ids.Close() //nolint:errcheck // the file was only read
 			opts.IDs = ids
 		}
 		conn, err := cli.Dial(a.server, f.tls, callTimeout)

@@ -69,8 +69,8 @@ func answers(t *testing.T, l loopback.Listener, how *tls.Config) bool {
 		c, err := net.Dial(l.Network, l.Address)
 		must(t, err)
 		defer c.Close()
-		// A server that refuses the handshake closes the connection immediately, and one that accepts it answers. The
-		// deadline is for a server that does neither.
+		// A server that refuses the handshake closes the connection immediately, and a server that accepts it answers. The
+		// deadline is for a server that does neither of these.
 		must(t, c.SetDeadline(time.Now().Add(time.Minute)))
 		if how != nil {
 			secured := tls.Client(c, how)

@@ -205,7 +205,8 @@ func (k *killer) round() {
 	k.turn++
 	p := k.launch()
 	if phase == "load" {
-		// The process is killed at a random moment during its start. The next round checks that no record was harmed.
+		// The process is killed at a random moment during its start. The next round checks that no record was lost or
+		// damaged.
 		k.sleep(350 * time.Millisecond)
 		p.kill()
 		k.counts.killed(phase)

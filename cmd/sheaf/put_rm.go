@@ -49,7 +49,7 @@ version. Data of any size: above 1 MiB it is uploaded as a stream.`,
 			if err != nil {
 				return fmt.Errorf("put %d: %w", k.ID, err)
 			}
-			defer source.Close() //nolint:errcheck // the error is unimportant, because the file was only read
+			defer source.Close() //nolint:errcheck // the file was only read
 			var result client.PutResult
 			err = orInterrupted(ctx, func() (err error) {
 				result, err = conn.Store(ctx, k, source, &opts)

@@ -81,7 +81,7 @@ func (s *soakStore) free() int64 {
 	return int64(fs.Bavail) * fs.Bsize
 }
 
-// files returns the number of files of all groups.
+// files returns the total number of files in all groups.
 func (s *soakStore) files() int {
 	names, err := filepath.Glob(filepath.Join(s.dir, "groups", "*", "*"))
 	must(s.t, err)

@@ -177,7 +177,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 	sheaf(t, nil, "top").Want(t, 2).Has(t, "sheaf status")
 }
 
-// Traffic is computed from the difference between two readings. What is unknown is not shown as zero: there are no
+// Traffic is computed from the difference between two readings. Unknown values are not shown as zero: there are no
 // rates before the second reading, and a shard that started between the readings is left out.
 func TestTopShowsWhatCallersDo(t *testing.T) {
 	began := time.Unix(1000, 0)

@@ -17,7 +17,7 @@ import (
 // Sheaf runs. fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder of a foreign file
 // system does not match.
 
-// looksMax is the maximum number of disks of a DiskSet that are inspected at the same time.
+// looksMax is the maximum number of disks that are inspected at the same time for one DiskSet.
 const looksMax = 16
 
 // lookBegins is the message for a disk whose inspecting Job does not exist yet.

@@ -158,8 +158,8 @@ func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha
 	return false
 }
 
-// contentWords describes the data on a disk by the claim that held the disk. If claim is empty, no claim of a store
-// ever held the disk.
+// contentWords describes the data on a disk by naming the claim that held the disk. If claim is empty, no claim of a
+// store ever held the disk.
 func contentWords(claim string) string {
 	if claim == "" {
 		return "data that was there before the DiskSet"

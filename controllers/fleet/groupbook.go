@@ -46,7 +46,7 @@ type shardPage struct {
 	groups  []*recordv1.Group
 }
 
-// GroupSum summarizes the book for the groups of one store.
+// GroupSum summarizes what a GroupBook contains about the groups of one store.
 type GroupSum struct {
 	// Known is true if every pool has been asked since the operator started.
 	Known bool

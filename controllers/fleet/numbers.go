@@ -27,8 +27,8 @@ type NumbersPlan struct {
 	Leave  []int32 // shards that should be removed, but still hold something
 }
 
-// ValidShards reports whether a pool may have n shards. The CRD refuses other numbers, but a later version of the CRD
-// may have admitted one.
+// ValidShards reports whether a pool may have n shards. The CRD refuses all other numbers, but a later version of the
+// CRD may have allowed them.
 func ValidShards(n int) bool { return n >= 0 && n <= ShardsMax }
 
 // PlanNumbers chooses the numbers of a pool's shards. New shards take the lowest free numbers that spec.remove does not

@@ -279,7 +279,7 @@ func (seen *observed) refuse(out step.Outcome) {
 	step.Summarize(&s.Conditions, generation, out, "")
 }
 
-// told returns a status without its frequently changing numbers.
+// told returns a status without the numbers that change frequently.
 func told(s v1alpha1.RecordArchiveStatus) v1alpha1.RecordArchiveStatus {
 	s.ArchivedThrough, s.LagSeconds, s.LastObject, s.Objects, s.Bytes = nil, nil, nil, 0, 0
 	s.Conditions = slices.Clone(s.Conditions)

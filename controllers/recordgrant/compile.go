@@ -132,10 +132,10 @@ func both[T comparable](a, b []T) (out []T) {
 	return out
 }
 
-// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. If fit did not,
-// etcd would refuse the whole table, and no change would take effect, not even the removal of a right. The choice
-// depends only on the age of the grants, so removing one right never removes another. fit reports whether the table
-// was too large.
+// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. Otherwise, etcd
+// would refuse the whole table, and no change would take effect, not even the removal of a right. The choice depends
+// only on the age of the grants, so removing one right never removes another. fit reports whether the table was too
+// large.
 func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]step.Outcome) (tooLarge bool) {
 	others := *table
 	others.Version, others.Grants = math.MaxInt64, []access.Grant{} // the longest possible version

@@ -94,8 +94,8 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 	}
 }
 
-// If a grant cannot be parsed, its last state remains in use. However, it loses those subjects, verbs and groups that
-// the new state does not name, because somebody may have removed them in the very change that cannot be parsed.
+// If a grant cannot be parsed, its last state remains in use, but without the subjects, verbs and groups that the new
+// state does not name. Somebody may have removed them in the very change that cannot be parsed.
 func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	texts := func(of ...v1alpha1.GrantGroupText) []v1alpha1.GrantGroupText { return of }
 	reader := v1alpha1.GrantSubject{Kind: v1alpha1.GrantCertificate, Name: "reader"}
@@ -107,7 +107,7 @@ func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		before v1alpha1.GrantGroups
 		change func(*v1alpha1.RecordGrantSpec)
-		want   string // the expected grant in the next table
+		want   string // the grant that the new table must contain
 	}{
 		"nothing is taken out": {some, func(*v1alpha1.RecordGrantSpec) {}, all},
 		"a subject": {some, func(s *v1alpha1.RecordGrantSpec) { s.Subjects = s.Subjects[:1] },

@@ -275,8 +275,8 @@ func dropUnknown(table *access.Table) {
 	}
 }
 
-// lacksIssuer names the first subject of a grant that is missing from the table because its issuer is missing, and says
-// why the issuer is missing. Both results are empty if there is no such subject.
+// lacksIssuer names the first of a grant's subjects that are missing from the table because their issuer is missing. It
+// also says why the issuer is missing. Both results are empty if there is no such subject.
 func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGrant) (reason, words string) {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)

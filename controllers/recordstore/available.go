@@ -48,7 +48,7 @@ type availableInput struct {
 }
 
 // decideAvailable reports whether every call can be answered, which requires that every group serves and at least one
-// gateway is available. The reason is Starting for a store that was never available.
+// gateway is available. The reason is Starting for a store that has never been available.
 func decideAvailable(in availableInput) availability {
 	bad := func(reason, message string) availability {
 		if in.before == nil || in.before.Reason == reasonStarting {

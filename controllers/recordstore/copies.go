@@ -257,7 +257,7 @@ func disruptable(v *fleet.Places, seen map[string]v1alpha1.ShardStatus) []string
 	return rest
 }
 
-// domainOfMissing returns the failure domain of a shard that may not be registered. For an unregistered shard, it is
+// domainOfMissing returns the failure domain of a shard, which need not be registered. For an unregistered shard, it is
 // the domain of the registered shards on the same node, or the node itself if there are none. The result is empty if
 // the domain is unknown.
 func domainOfMissing(v *fleet.Places, shard, node string) string {

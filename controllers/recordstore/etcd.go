@@ -137,8 +137,8 @@ func growEtcdClaims(ctx context.Context, w *writer) step.Outcome {
 	return step.Complete()
 }
 
-// replacePods deletes at most one pod of a managed etcd that has an outdated template. It prefers a pod that does not
-// work properly, and deletes a ready pod only if all members are ready.
+// replacePods deletes at most one etcd pod whose template is outdated. It prefers a pod that does not work properly,
+// and deletes a ready pod only if all members are ready.
 func (e etcdObjects) replacePods(ctx context.Context, notes *step.Notes) step.Outcome {
 	seen := e.seen
 	if e.store.Spec.Etcd.Managed == nil {

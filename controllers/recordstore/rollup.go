@@ -114,7 +114,7 @@ func (seen *observed) summarize(grants *fleet.GrantBook, out step.Outcome) {
 	}
 	if seen.gateway != nil {
 		_, wanted := seen.gatewaysReady()
-		serves := seen.gateway.Status.AvailableReplicas > 0 // gateways of an older template serve, too
+		serves := seen.gateway.Status.AvailableReplicas > 0 // gateways with an older template serve as well
 		sayWhether(store, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
 			"Ready", "NotReady", seen.gatewayWords())
 	}

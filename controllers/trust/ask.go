@@ -21,8 +21,8 @@ import (
 // Limits for asking processes.
 const (
 	askTime = 3 * time.Second
-	// restTime is the time limit while nothing changes. A process on a node that is down does not answer, and the
-	// status has to wait for this limit.
+	// restTime is the time limit while nothing changes. A process on a node that is down does not answer, so this limit
+	// can delay the status.
 	restTime  = 500 * time.Millisecond
 	askAtOnce = 32
 )
