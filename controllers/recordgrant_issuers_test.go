@@ -221,7 +221,7 @@ var _ = Describe("Issuers of tokens", func() {
 				reconcile()
 			}
 			Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
-			// The condition gives the time since when the keys cannot be read, and not the number of failed attempts.
+			// The condition says since when the keys cannot be read, and does not count the failed attempts.
 			p.settle(ctx)
 			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "since "+since.Add(time.Hour).
 				UTC().Format(time.RFC3339))

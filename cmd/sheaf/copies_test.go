@@ -26,7 +26,7 @@ import (
 // copiesStore runs etcd, a gateway and three shards as separate processes. Each group has a copy on each shard.
 type copiesStore struct {
 	t       *testing.T
-	program string // path of the binary that processes started from now on run
+	program string // path of the program to start; a change affects only new processes
 	address string // address of the gateway
 	common  []string
 	gateway *process
@@ -264,7 +264,7 @@ func TestCopiesSurviveKills(t *testing.T) {
 		name := copiesShards[i%3]
 		s.shards[name].kill()
 		killed := time.Now()
-		l.more(300) // the shard is killed during these calls, which have to succeed
+		l.more(300) // the calls have to succeed although the shard is down
 		t.Logf("%d: 300 calls within %v of the kill of %s", i, time.Since(killed).Round(time.Millisecond), name)
 		s.start(name)
 		s.shards[name].waitReady(t)

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
-// namesIn adds, to the set to, the names that the fields of a Go type have in JSON.
+// namesIn collects the names that the fields of a Go type have in JSON.
 func namesIn(t reflect.Type, to map[string]bool, seen map[reflect.Type]bool) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
@@ -38,7 +38,7 @@ func namesIn(t reflect.Type, to map[string]bool, seen map[reflect.Type]bool) {
 	}
 }
 
-// namesOf adds, to the set to, the names that the fields of a message have in JSON.
+// namesOf collects the names that the fields of a message have in JSON.
 func namesOf(of protoreflect.MessageDescriptor, to map[string]bool, seen map[protoreflect.FullName]bool) {
 	if seen[of.FullName()] {
 		return

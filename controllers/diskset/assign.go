@@ -154,8 +154,8 @@ func (d *diskDecision) usable(hostname string) bool {
 }
 
 // give reserves a disk for a claim. If an administrator has reserved the disk for the claim by annotation, the
-// annotation stays until the disk is bound: the claim may be deleted before, which ends the reservation that give
-// makes.
+// annotation stays until the disk is bound, because the reservation that give makes ends if the claim is deleted before
+// that.
 func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, key, store string) {
 	pv, status := d.after[name], d.states[name]
 	pv.Spec.ClaimRef = &corev1.ObjectReference{

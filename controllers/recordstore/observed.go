@@ -23,7 +23,7 @@ type observed struct {
 	hasPools bool
 	first    firstPlacement
 	reported fleet.GroupSum // the reports of the shards about the groups of the store
-	keeps    bool           // the last write of the status is too recent to write changes of numbers alone
+	keeps    bool           // the status was written too recently to write changes of numbers alone
 
 	// secret
 	access workload.EtcdAccess

@@ -110,8 +110,8 @@ func (w *writer) write(ctx context.Context, next *v1alpha1.RecordStore) (changed
 		return false, nil
 	}
 	was := next.DeepCopy()
-	// The patch contains the version of the store only if the old object has none. With the version, the patch fails if
-	// the store has changed.
+	// Without a version in the old object, the patch contains the version that was read. The API server then refuses the
+	// patch if the store has changed since.
 	was.Status, was.ResourceVersion = *w.written.DeepCopy(), ""
 	return step.WriteStatus(ctx, w.Client, was, next)
 }

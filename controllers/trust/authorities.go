@@ -59,9 +59,9 @@ func (a *Authorities) WithNext(found *Found, store *v1alpha1.RecordStore, now ti
 	return out, out.set(nextPrefix, found, store, now)
 }
 
-// Adopted is for a store of whose current authorities only the certificates are left, without the private keys. It
-// returns these together with the next authorities, which will replace them, and which it chooses in the same way as
-// WithNext.
+// Adopted is for a store that has lost the private keys of its current authorities. It returns authorities that consist
+// of the certificates in bundle and clientBundle, and of next authorities that will replace them. It chooses the next
+// authorities in the same way as WithNext.
 func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
 	error) {
 	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}

@@ -187,7 +187,7 @@ func TestACreateIsCut(t *testing.T) {
 				t.Errorf("%s: stat: %v", object, err)
 			}
 			if size > 2000 && at > 0 {
-				continue // a large object is created again for only one of the positions
+				continue // a large object is created again for only one of the cuts
 			}
 			if err := create(t, b, object, content); err != nil {
 				t.Errorf("%s: create again: %v", object, err)

@@ -24,8 +24,8 @@ const (
 type Turn struct {
 	Name  string
 	State v1alpha1.ShardState
-	// Outdated is true if the shard's pod has to be recreated (see observed.Shard), and need not wait because the gateways
-	// and etcd get a new image first.
+	// Outdated is true if the shard's pod has to be recreated (see observed.Shard). It is false while the shard has to
+	// wait until the gateways and etcd have the new image.
 	Outdated bool
 	Mine     bool      // the shard belongs to the pool that chooses
 	Since    time.Time // when the shard's pod was created
