@@ -33,10 +33,10 @@ const (
 	alertOperatorGone = "SheafOperatorGone"
 )
 
-// minute is the real time that stands for a minute of the alert rules in this suite. The rules are those of the
-// chart, unchanged, and the engine is Prometheus's own. But each scrape is dated a minute after the previous one
-// (hack/alerts), so `for: 15m` needs sixteen scrapes and not a quarter of an hour. The only difference from
-// production is that real minutes are longer.
+// minute is the time between two scrapes. The alert rules treat it as a minute, because each scrape is dated one
+// minute after the previous one (hack/alerts). So an alert with `for: 15m` needs sixteen scrapes, and not a quarter
+// of an hour. The rules are those of the chart, unchanged, and Prometheus's own engine evaluates them. The only
+// difference from production is the real length of a minute.
 const minute = 500 * time.Millisecond
 
 // These are the alert states for which a test waits.

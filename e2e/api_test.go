@@ -18,8 +18,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Scenarios send several thousand requests to the API server, so get sends them from this process. A kubectl process
-// for each request would take a tenth of a second of CPU time from the cluster, which shares the machine.
+// Scenarios send several thousand requests to the API server. The function get sends them from this process. A
+// kubectl process for each request would take a tenth of a second of CPU time from the cluster, which runs on the
+// same machine.
 
 // groupOf maps the plural names of the kinds that get can read to their API groups.
 var groupOf = map[string]string{

@@ -31,7 +31,7 @@ func (s *space) auditLines(node string) (lines []auditLine) {
 	GinkgoHelper()
 	text := cluster("exec", node, "sh", "-c", fmt.Sprintf("cat /var/log/pods/%s_*/*/*.log 2>/dev/null || true", s.name))
 	for logged := range strings.Lines(text) {
-		fields := strings.SplitN(logged, " ", 4) // time, stream, F or P, line
+		fields := strings.SplitN(logged, " ", 4) // timestamp, stream, F (full line) or P (part of a line), and text
 		var line auditLine
 		if len(fields) == 4 && json.Unmarshal([]byte(fields[3]), &line) == nil && line.Kind != "" {
 			line.stream = fields[1]

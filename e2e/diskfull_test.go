@@ -163,7 +163,7 @@ func (s *space) setOf(shard string) (uid, size string) {
 		}
 	}
 	if err := get(&set, "statefulset", shard, "-n", s.name); err != nil || len(set.Spec.VolumeClaimTemplates) != 1 {
-		return "", "" // the operator has deleted the StatefulSet and is about to create it again
+		return "", "" // the operator is recreating the StatefulSet
 	}
 	return set.Metadata.UID, set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests["storage"]
 }

@@ -127,7 +127,7 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 	It("is away: a deleted shard comes back, and puts and gets never stop", func() {
 		alerts := s.watchAlerts()
 		back := scaleOperator(0)
-		// Main-0-0, which holds the only copy of its groups, restarts while these calls run.
+		// The pod main-0-0 has the only copies of its groups. It restarts while these calls run.
 		t := s.startTraffic("--timeout=2m")
 		t.awaitCalls(4)
 		old := s.pod("main-0-0").Metadata.UID

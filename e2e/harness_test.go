@@ -178,8 +178,8 @@ func (s *space) holdPods() output {
 	return try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
 }
 
-// letPods removes the quota. It also modifies the StatefulSet, because otherwise the StatefulSet controller would retry
-// only after a long pause.
+// letPods removes the quota. It also modifies the StatefulSet, so that the StatefulSet controller tries again now,
+// and not only after a long pause.
 func (s *space) letPods(set string) {
 	GinkgoHelper()
 	kubectl("delete", "resourcequota", noMorePods, "-n", s.name)
@@ -267,7 +267,7 @@ func (s *space) pool(name string) (*v1alpha1.ShardPool, error) {
 	return &pool, get(&pool, "shardpool", name, "-n", s.name)
 }
 
-// shardList returns all shards of a pool, as its Shards report them.
+// shardList returns the status of each shard in a pool, as the Shard objects report it.
 func (s *space) shardList(pool string) (shards []v1alpha1.ShardStatus, err error) {
 	var list v1alpha1.ShardList
 	err = get(&list, "shards", "-n", s.name, "-l", v1alpha1.LabelPool+"="+pool)

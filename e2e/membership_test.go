@@ -142,8 +142,8 @@ func (m *memberships) now() int {
 	return len(m.steps)
 }
 
-// await waits until a step matches, that is, until is() returns a shard on one of the nodes. It ignores the first
-// steps, whose number is looked. It returns the matching step and the node.
+// await waits until a step matches. A step matches if is() returns a shard on one of the given nodes. The argument
+// looked is the number of earlier steps, which await skips. It returns the matching step and the node.
 func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	is func(membershipStep) []string) (step membershipStep, node string) {
 	GinkgoHelper()
@@ -180,9 +180,9 @@ func (m *memberships) count() (steps int, shared []string) {
 // restarts shards.
 const lagMax = 1000
 
-// awaitCaughtUp waits until each group of the store q has had, at some time after the call, the given number of
-// voters that serve and are up to date. These times may differ from group to group, and groups may move in the
-// meantime. Once awaitCaughtUp has returned, another node may fail.
+// awaitCaughtUp waits until it has seen each group of the store q with the given number of voters that serve and are
+// up to date. The groups need not all be in this state at the same time, and they may move while it waits. Once
+// awaitCaughtUp has returned, another node may fail.
 func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 	GinkgoHelper()
 	well := map[string]bool{}

@@ -54,7 +54,7 @@ func (s *space) limitMemory(limit string) {
 		`{"spec":{"resources":{"limits":{"memory":"`+limit+`"}}}}`)
 }
 
-// Scenario 5: the operator determines the need for memory before anything is loaded.
+// Scenario 5: the operator finds out how much memory a shard needs before anything is loaded.
 var _ = Describe("a memory limit below the need", func() {
 	It("is shown with both numbers, kills nothing, and heals when it is raised", func() {
 		s := newSpace("memory")

@@ -56,7 +56,7 @@ func watchOperators() (end func()) {
 		for container, log := range l.logs {
 			for _, line := range strings.Split(log.String(), "\n") {
 				if strings.Contains(line, `"reason":"`) {
-					continue // lines with a reason quote other processes, for example an etcd member that panicked
+					continue // such a line quotes another process, for example an etcd member that panicked
 				}
 				Expect(line).NotTo(MatchRegexp(stackTrace.String()), "operator %s:\n%s", container, log)
 			}
@@ -127,7 +127,7 @@ func metricOf(text, name string) map[string]float64 {
 }
 
 // reconciles returns how many times the leading operator has reconciled each of the objects, such as "shardpool/main"
-// or "diskset/disks". It also returns which process leads, because another process counts from zero.
+// or "diskset/disks". It also returns which process leads, because a new leader counts from zero.
 func (s *space) reconciles(objects []string) (leader string, counts map[string]float64) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {

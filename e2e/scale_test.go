@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// shards returns a pool's shards, as its Shards report them.
+// shards returns the status of each shard in a pool, as the Shard objects report it.
 func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
 	GinkgoHelper()
 	list, err := s.shardList(pool)
@@ -228,9 +228,9 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	It("replaces a disk that comes back blank, and nobody has to do anything", func() {
 		before := s.shards("main")["main-2"]
 		disk := s.diskOf("e2e-scale", "data-main-2-0")
-		// The pod must not run while the disk is replaced, just as it would not run while its machine is down.
-		// Otherwise the kernel's last writes would leave half a file system. The kubelet would neither mount nor format
-		// it (FormatBlocked).
+		// The pod must not run while the disk is replaced, just as it would not run while its machine is down. Otherwise,
+		// the kernel's last writes would leave half a file system on the blank disk. The kubelet would neither mount that
+		// disk nor format it (FormatBlocked).
 		Expect(s.holdPods().err).NotTo(HaveOccurred())
 		kubectl("delete", "pod", "main-2-0", "-n", s.name, "--timeout=60s")
 		awaitUnmounted(disk.Node, disk.Device)

@@ -281,7 +281,7 @@ func (s *space) moveToAndFro() *toAndFro {
 				return s.copiesOn(from + "-")
 			}).WithTimeout(5 * time.Minute).Should(BeZero())
 			m.turns.Add(1)
-			select { // the pause leaves enough time for slow uploads, which start again when their group moves
+			select { // the pause is long enough for slow uploads, which start again when their group moves
 			case <-time.After(moveRest):
 			case <-ctx.Done():
 			}

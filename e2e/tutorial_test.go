@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// ofTheSuite matches those commands on the page that this test must not run. The suite has run them already, or runs
-// them when it ends.
+// ofTheSuite matches those commands on the page that this test must not run, because the suite has run them already,
+// or runs them when it ends.
 var ofTheSuite = regexp.MustCompile(`^make |^export KUBECONFIG=|cluster load `)
 
 // sessionOf returns a script that runs the commands one after another and exits at the first failure. Before each
@@ -81,7 +81,7 @@ var _ = Describe("the tutorial", Serial, func() {
 		Expect(len(steps)).To(BeNumerically(">", 40), "the page has few commands left")
 
 		s := &space{name: "tutorial", sets: []string{"tutorial"}}
-		DeferCleanup(func() { // runs last; some disks do not exist if the page ended early
+		DeferCleanup(func() { // runs last; if the page ended early, some of the disks do not exist
 			for _, disk := range strings.Fields("n1/data n1/etcd n1/spare n2/data n2/etcd n3/data n3/etcd") {
 				node, name, _ := strings.Cut(disk, "/")
 				_ = try(time.Minute, "", "cluster", "disk", "rm", node, name)

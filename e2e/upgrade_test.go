@@ -116,7 +116,8 @@ func (s *space) throttleAll(rate string) {
 }
 
 // awaitHeld waits until some shard has been restarted and holds up the update because it is still loading. It returns
-// that shard's name, and ignores the shards listed in but. The shard keeps loading until its disk is made fast again.
+// the name of that shard. The argument but lists shards to ignore. The shard keeps loading until the test makes its
+// disk fast again.
 func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	GinkgoHelper()
 	var held string

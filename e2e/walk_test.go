@@ -34,7 +34,7 @@ func (w *walk) note(format string, args ...any) {
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 }
 
-// since records how long something took that began at the given time.
+// since records that something has happened, and how many seconds after the given time.
 func (w *walk) since(began time.Time, what string) {
 	w.note("%s after %.0f s", what, time.Since(began).Seconds())
 }

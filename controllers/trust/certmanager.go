@@ -37,9 +37,10 @@ const (
 	certificateRenewBefore = leafLifetime / 3 * (3 - renewThirds)
 )
 
-// These are the parts of a process's certificates, one Certificate for each part. A process that serves has two of
-// them, because public authorities no longer issue one certificate for both servers and clients. Other processes and
-// callers have only one, because they use it only to connect to servers.
+// A process may need several certificates. The operator creates one Certificate for each of them, and these constants
+// distinguish them. A process that serves has a server certificate and a client certificate, because public
+// authorities no longer issue one certificate for both purposes. Other processes and callers only connect to servers,
+// so they have only a client certificate.
 const (
 	serverPart = "server"
 	clientPart = "client"
@@ -268,7 +269,8 @@ func (k *Keeper) RemoveCertificates(ctx context.Context, store *v1alpha1.RecordS
 		key := types.NamespacedName{Namespace: store.Namespace, Name: certificateName(gone, part)}
 		err := k.Live.Get(ctx, key, live)
 		if _, ok := errors.AsType[*SourceError](certManagerError(err)); ok {
-			// If the kind does not exist, there are no Certificates. Without permission, none can be deleted.
+			// If the cluster does not have the kind Certificate, there is nothing to delete. If the operator lacks the
+			// permission, it cannot delete anything.
 			continue
 		}
 		if err != nil {

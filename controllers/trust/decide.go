@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// callersPause is how long callers have to load new files before a step after which callers with old files fail. The
-// kubelet updates a changed Secret within about two minutes, and clients check their files every 10 s. Callers do not
-// report which files they have.
+// callersPause is how long callers get to load new files before the operator takes a step that locks out callers with
+// old files. The operator has to wait, because callers do not report which files they have. The kubelet updates a
+// changed Secret within about two minutes, and clients check their files every 10 s.
 const callersPause = 3 * time.Minute
 
 // State records how far a change of a store's certificates has got, as in status.tls. The zero value is for a store
@@ -71,7 +71,7 @@ type Reports struct {
 
 // Input is the input of Decide.
 type Input struct {
-	Wanted v1alpha1.TLSTransport // the transport for the mode that the status records
+	Wanted v1alpha1.TLSTransport // transport that matches the mode recorded in the status
 	Rotate string                // spec.tls.rotate
 	// Other is true if the source provides a complete set of certificates whose authorities differ from the current
 	// ones.
@@ -82,8 +82,8 @@ type Input struct {
 	State      State
 	HasNext    bool // the next authorities exist
 	Reports    Reports
-	// Found is the transport of processes that run although the status records no transport, for example after the
-	// status was lost. It is TransportBoth if they differ, and empty if no process runs.
+	// Found is the transport that the running processes use, if the status records none, for example because the status
+	// was lost. It is TransportBoth if they use different ones, and empty if no process runs.
 	Found v1alpha1.TLSTransport
 	Now   time.Time
 }
@@ -138,8 +138,9 @@ func Decide(in Input) Decision {
 	return Decision{State: s}
 }
 
-// after enters the phase next once all processes are ready for it and callers have had callersPause to load their new
-// files. Otherwise the state stays unchanged, and Words say what it waits for.
+// after moves the change to the phase in the argument next once all processes are ready for that phase, and callers
+// have had callersPause to load their new files. Until then it leaves the state unchanged, and the Words of the
+// decision say what the change is waiting for.
 func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) Decision {
 	if ready < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.wordsOf(ready, what)}
@@ -198,8 +199,8 @@ func First(store *v1alpha1.RecordStore, image string) v1alpha1.TLSStatus {
 	if store.Status.StoreUID == "" {
 		return v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired}
 	}
-	// The store was created by an operator without support for TLS. Its pods have no certificates. They get them when
-	// they are next recreated for another reason.
+	// The store was created by an operator that did not support TLS. Its pods have no certificates, and get them only
+	// when they are recreated for another reason.
 	return v1alpha1.TLSStatus{
 		Default: v1alpha1.TLSDisabled, Transport: v1alpha1.TransportPlaintext, Phase: v1alpha1.TLSReady, WithoutImage: image,
 	}

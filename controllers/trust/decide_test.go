@@ -177,14 +177,14 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// However the spec changes, plaintext and required are never in use by two processes at the same time. Otherwise a
-// process that accepts only TLS would be dialed in plaintext.
+// No matter how the spec changes, no process may use plaintext while another process requires TLS. Otherwise, the
+// first process would dial the second one in plaintext and be refused.
 func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	modes := []v1alpha1.TLSTransport{plaintext, both, required}
 	type store struct {
 		state State
-		told  [2]v1alpha1.TLSTransport // for each of two processes, the transport that it has last read
+		told  [2]v1alpha1.TLSTransport // the transport that each of the two processes has last read
 	}
 	seen, queue := map[store]bool{}, []store{}
 	for _, m := range modes {

@@ -58,7 +58,7 @@ type Keeper struct {
 	given  map[types.NamespacedName]*given // by the Secret to which the certificates are copied; values are immutable
 }
 
-// leaf is the certificate of a Secret as it was last read.
+// leaf describes the certificate in a Secret, as it was when the Secret was last read.
 type leaf struct {
 	identity            identity.Identity
 	names               []string // DNS names
@@ -67,7 +67,7 @@ type leaf struct {
 	trusts              bundles           // bundles of authorities in the same Secret
 	read                time.Time
 	pairs               [sha256.Size]byte // hash of the certificates with their keys
-	under               string            // underOf when the certificate was last found good; empty if never checked
+	under               string            // result of underOf at the last successful check; empty if there was none
 }
 
 // underOf returns a text that identifies the authorities that issue certificates and are trusted in a state. If a

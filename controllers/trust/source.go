@@ -26,8 +26,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// lookAgainAtSource is the time after which a Secret with a good certificate from a source other than the operator is
-// read again. It is shorter than lookAgain because somebody else renews the certificate.
+// lookAgainAtSource is the time after which the operator reads a Secret with a good certificate again, if the
+// certificate comes from another source. It is shorter than lookAgain, because somebody else renews that certificate.
 const lookAgainAtSource = 2 * time.Minute
 
 // readsAtOnce is the maximum number of concurrent reads of Secrets for one store.
@@ -74,7 +74,7 @@ func (f *Found) Complete() bool { return len(f.Troubles) == 0 && len(f.Bundle) >
 // given holds the certificates that a source provides for one process or caller.
 type given struct {
 	Leaf
-	pairs           map[string][]byte // by file name, as in the folder of the process
+	pairs           map[string][]byte // certificates and keys, by file name in the process's folder
 	bundle, clients []byte            // authorities in PEM; clients is nil if callers have no separate authorities
 	asked           string            // identifies the request to the source
 	read            time.Time
@@ -145,8 +145,8 @@ func union(bundle []byte) ([]byte, error) {
 }
 
 // ask requests one certificate from the source of a store. It returns nil without an error if there is no certificate
-// and none is required. After it has received a good certificate, it requests it again only after 2 minutes. The
-// error may be a SourceError.
+// and none is required. Once the source has provided a good certificate, ask does not request it again for 2 minutes.
+// The error may be a SourceError.
 func (k *Keeper) ask(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
 	asked := fmt.Sprintf("%s %v %v %v", SourceOf(store), store.Spec.TLS.CertManager, store.Spec.TLS.Provided,
@@ -302,9 +302,9 @@ func (l *Leaf) dialled() (names []string) {
 	return names
 }
 
-// ensureGiven copies the newest certificate of the source for a process to the Secret that its pods mount, if the
-// currently issuing authorities signed it. If there is no such certificate, the Secret keeps its contents while they
-// are usable. The error may be a SourceError.
+// ensureGiven copies the source's newest certificate for a process to the Secret that the process's pods mount, if
+// the authorities that currently issue certificates signed it. If the source has no such certificate, the Secret
+// keeps its contents as long as they are usable. The error may be a SourceError.
 func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
 	told, now := StateOf(store.Status.TLS).InUse(), k.Now()
 	bundle := as.data[as.issuing(told).prefix()+workload.KeyBundle]

@@ -114,7 +114,7 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// firing returns the label sets for which an alert fires at a moment. An alert fires for a label set if its
+// firing returns the label sets for which an alert fires at the given time. An alert fires for a label set if its
 // expression has held at every evaluation for at least as long as the alert's "for" field requires.
 func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
 	at time.Duration) (out []map[string]string) {

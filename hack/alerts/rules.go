@@ -54,7 +54,7 @@ func newHeld(rule rulefmt.Rule) *held {
 	return &held{rule: rule, since: map[string]time.Duration{}, labels: map[string]map[string]string{}}
 }
 
-// evaluate evaluates the expression at a time, which must increase from call to call.
+// evaluate evaluates the expression as of the given time, which must increase from call to call.
 func (h *held) evaluate(engine *promql.Engine, all memory, now time.Duration) error {
 	query, err := engine.NewInstantQuery(context.Background(), all, nil, h.rule.Expr, time.UnixMilli(now.Milliseconds()))
 	if err != nil {

@@ -130,6 +130,6 @@ func (w *Watch) take(target, text string, seen map[string]bool) error {
 }
 
 func (l *line) add(now time.Duration, sample float64) {
-	// Make a new list, because the engine still uses the old one.
+	// Allocate a new slice, because the engine still reads the old one.
 	l.samples = append(slices.Clone(l.samples[max(0, len(l.samples)+1-kept):]), point{t: now.Milliseconds(), v: sample})
 }

@@ -202,7 +202,8 @@ func TestRelaxLetsTheFieldsOfAStoreBeEmpty(t *testing.T) {
 	want := parse(t, `{properties: {
   groups: {type: object, if: {minProperties: 1}, then: {required: [routing]}},
   image: {anyOf: [{const: ""}, {type: string, minLength: 1}]}, n: {type: integer}}}`)
-	// The code under test sets this number as an int, but the YAML decoder returns another type.
+	// The code under test sets minProperties to an int. The YAML decoder returns a number of another type, which
+	// DeepEqual would report as a difference.
 	want["properties"].(map[string]any)["groups"].(map[string]any)["if"] = map[string]any{"minProperties": 1}
 	if !reflect.DeepEqual(store, want) {
 		t.Errorf("got %v\nwant %v", store, want)

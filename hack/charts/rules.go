@@ -28,7 +28,7 @@ var reading = []string{"get", "list", "watch"}
 // split holds the operator's ClusterRole, divided into the parts that the chart binds separately.
 type split struct {
 	namespaced []rule // everything in the watched namespaces
-	read       []rule // to read nodes, volumes and classes
+	read       []rule // for reading nodes, volumes and classes
 	diskSets   []rule // additional rules for DiskSets
 	election   []rule // for leader election in the operator's own namespace
 	certs      []rule // for cert-manager's Certificates in the watched namespaces
@@ -179,8 +179,8 @@ func writeRules(root string) error {
 		Kind  string `json:"kind"`
 		Rules []rule `json:"rules"`
 	}
-	// The file must contain only one document. A Role for a single namespace would be a second one, but the operator has
-	// no such Role.
+	// The file must contain only the ClusterRole. A second document would be a Role for a single namespace, but the
+	// operator has no such Role.
 	if err := yaml.Unmarshal(data, &role); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

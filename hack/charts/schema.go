@@ -282,7 +282,7 @@ func writeKubernetesSchemas(swagger, dir string) error {
 	return nil
 }
 
-// closure adds the named definition to the map needed, and makes it strict. It also adds all definitions to which that
+// closure adds the named definition to needed, and makes it strict. It also adds all definitions to which that
 // definition refers directly or indirectly.
 func closure(all map[string]map[string]any, name string, needed map[string]any) {
 	if _, done := needed[name]; done {
@@ -300,7 +300,7 @@ func strictDefinition(name string, definition map[string]any) map[string]any {
 	case strings.HasSuffix(name, ".IntOrString"), strings.HasSuffix(name, ".resource.Quantity"):
 		return map[string]any{"type": []any{"string", "number"}}
 	case strings.Contains(name, "apiextensions-apiserver") && strings.Contains(name, "JSON"):
-		return map[string]any{} // the field holds a schema, which may have any form
+		return map[string]any{} // fields of these types hold schemas or JSON values of any form
 	}
 	return jsonSchemaObject(definition)
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// The process in the image runs as this user. The user is a number, so that Kubernetes can check that it is not root.
+// The process in the image runs as this user. The user is given as a number, so that Kubernetes can check that it is
+// not root.
 const (
 	uid    = 65532
 	passwd = "nonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"

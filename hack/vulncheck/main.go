@@ -25,7 +25,7 @@ type message struct {
 		FixedVersion string `json:"fixed_version"`
 		Trace        []struct {
 			Module, Version, Function string
-		} `json:"trace"` // the vulnerable symbol comes first; if its Function is set, the symbol is called
+		} `json:"trace"` // the first element is the vulnerable symbol; if its Function is set, code of this module calls it
 	} `json:"finding"`
 }
 

@@ -60,7 +60,7 @@ type gate struct {
 
 	mu   sync.Mutex // guards the fields below
 	rate int64
-	free time.Time // when all earlier requests will be complete
+	free time.Time // time at which all earlier requests will be complete
 }
 
 func (g *gate) set(rate int64) {
