@@ -20,8 +20,8 @@ type Archiver struct {
 	board   board
 	chain   chain
 	groups  map[uuid.UUID]*group
-	// damaged lists the groups all of whose catalogues were damaged when the archiver started, with the number of each
-	// group's newest catalogue.
+	// damaged holds the groups whose catalogues were all damaged when the archiver started. It maps each of them to the
+	// number of its newest catalogue.
 	damaged map[uuid.UUID]uint64
 	copies  copies
 	cache   cache                                // bodies of small log objects, kept until their pieces become segments

@@ -105,7 +105,7 @@ func TestRequestsAreFew(t *testing.T) {
 		if err := s.end(); err != nil {
 			t.Fatal(err)
 		}
-		s.model.onAsked(nil) // the check would take too long
+		s.model.onAsked(nil) // do not check the positions of each round, because that would take too long
 		s.restart(standardLimits, func(o *Options) { o.Idle, o.Roll = 0, 0 })
 		time.Sleep(time.Hour + time.Minute)
 		before := s.created()
@@ -290,7 +290,7 @@ func TestAForeignArchiveIsRefusedAndNothingIsWritten(t *testing.T) {
 	}
 }
 
-// newerVersion returns an object as a newer program would write it.
+// newerVersion returns a copy of an object that claims to have been written by a newer program.
 func newerVersion(b []byte) []byte {
 	b = bytes.Clone(b)
 	b[8] = 2
@@ -351,7 +351,7 @@ func TestLargeNewsAreUploadedOnce(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if uploaded := s.size() - before; float64(uploaded) > 1.4*float64(written) { // headers are a large part of it
+		if uploaded := s.size() - before; float64(uploaded) > 1.4*float64(written) { // headers may add 40 %
 			t.Errorf("%d bytes were uploaded for %d", uploaded, written)
 		}
 		if most > smallLimits.pendingBytes || most < smallLimits.atOnceBytes {
@@ -434,7 +434,7 @@ func TestAnObjectIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inScene(t, 2, smallLimits, func(s *scene) {
 				t := s.t
-				s.model.onAsked(nil) // the archive is incomplete at first
+				s.model.onAsked(nil) // do not check the positions, because the archive is incomplete at first
 				time.Sleep(30 * time.Second)
 				synctest.Wait()
 				for g := s.groups[s.model.one(0).id]; g.number < 2 || len(g.loose) < 3; synctest.Wait() {
@@ -449,7 +449,7 @@ func TestAnObjectIsLost(t *testing.T) {
 				c.lose(s.memory, s.model.store.String()+"/"+lost)
 				s.memory.mu.Unlock()
 				errs := int64(0)
-				for range 3 { // the process may have to restart
+				for range 3 { // the archiver may end with a TakenOverError, and must then be started again
 					s.restart(smallLimits)
 					s.model.write(s.model.one(0), 10)
 					s.model.write(s.model.one(1), 10)
@@ -507,16 +507,16 @@ func TestMarksWaitForTheAnswer(t *testing.T) {
 	})
 }
 
-// An archiver is paused while its successor archives everything and the store compacts it. When the paused archiver
-// continues, the entries seem to be missing, because they have been compacted. It must not record a hole: its
-// segments would bring the hole into an archive that is complete.
+// An archiver is paused while its successor archives everything, and the store then compacts it. When the paused
+// archiver continues, the compacted entries seem to be missing from the store. It must not record a hole for them,
+// because the archive already has them.
 func TestAPausedArchiverNotesNoHole(t *testing.T) {
 	inScene(t, 1, smallLimits, func(s *scene) {
 		t := s.t
 		g := s.model.one(0)
-		s.model.steady = true // a jump of the index would require a log object before the segment
+		s.model.steady = true // otherwise a jump of the index could require a log object before the segment
 		time.Sleep(30 * time.Second)
-		for range 40 { // too few for a catalogue, whose creation would stop the paused archiver anyway
+		for range 40 { // too few entries to need a catalogue; creating one would stop the paused archiver in any case
 			s.model.write(g, 10)
 		}
 		first := s.process

@@ -113,8 +113,9 @@ func (v *view) change(change func(v *view)) {
 	change(v)
 }
 
-// step begins a call. The memory's mutex also guards the view. The caller must call the function after once the call
-// has taken effect. It returns an error if the process is killed at that moment.
+// step begins a call. If the process is killed before the call takes effect, step returns an error. Otherwise it
+// returns a function, which the caller must call once the call has taken effect. That function returns an error if
+// the process is killed at that moment. The memory's mutex also guards the view.
 func (v *view) step(op, name string) (after func() error, err error) {
 	v.memory.mu.Lock()
 	blocked, hook := v.blocked, v.hook

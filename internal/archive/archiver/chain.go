@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// chain is the sequence of log objects. The archiver that creates the object with a number owns that number, and
-// nothing else keeps two archivers apart. Only one goroutine adds to the chain.
+// chain is the sequence of log objects. For each number, only one archiver can create the object, and nothing else
+// prevents two archivers from writing to the archive at the same time. Only one goroutine adds to the chain.
 type chain struct {
 	objects  *objects
 	writer   uuid.UUID

@@ -241,8 +241,8 @@ func (c *copier) begin() {
 	c.b = pieces.NewBuilder(c.identity.Store, c.identity.Group, time.Now())
 }
 
-// truncate removes the entries with an index of at least from. If some of them are already in a segment object, that
-// object becomes garbage, and its remaining entries are read back.
+// truncate removes all entries whose index is at least the given one. If some of them are already in a segment
+// object, that object becomes garbage, and its remaining entries are read back.
 func (c *copier) truncate(ctx context.Context, from uint64) error {
 	if c.b != nil {
 		c.b.Truncate(from)

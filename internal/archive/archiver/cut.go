@@ -44,10 +44,10 @@ func (a *Archiver) cut(ctx context.Context) error {
 	}
 }
 
-// noteHoles creates log objects with the new holes of all groups that have fresh segments. A hole must be recorded in
-// a log object before a catalogue lists it, because an archiver that was superseded without knowing it sees holes
-// where its successor has archived everything. Only the attempt to create a log object tells it that it was
-// superseded.
+// noteHoles creates log objects that record the new holes of all groups with fresh segments. A log object must record
+// a hole before a catalogue lists it. Otherwise, an archiver that was superseded could list false holes: it sees
+// holes where its successor has archived everything, and it learns that it was superseded only when it tries to
+// create a log object.
 func (a *Archiver) noteHoles(ctx context.Context) error {
 	with := slices.DeleteFunc(a.sorted(), func(g *group) bool { return len(g.fresh) == 0 || len(g.newHoles) == 0 })
 	for part := range slices.Chunk(with, a.limits.pieces) {
@@ -97,7 +97,7 @@ func (a *Archiver) writeLog(ctx context.Context, noted []*group) error {
 	var kept []*group
 	for _, g := range noted {
 		p, body, err := g.piece()
-		if err != nil { // this machine's memory is faulty, so the damaged entries are requested from the store again
+		if err != nil { // the entries were damaged in memory, so request them from the store again
 			a.board.failed(ReasonDamage, err)
 			a.opts.Log.Error("news were damaged in memory, and are read again", "group", g.name, "error", err)
 			g.forget()
@@ -142,7 +142,7 @@ func (g *group) piece() (object.Piece, []byte, error) {
 	var body []byte
 	switch {
 	case len(g.fresh) > 0:
-		p.Through, p.ReadAt, p.Gone = p.After, 0, false // readAt belongs to entries that are not in this piece
+		p.Through, p.ReadAt, p.Gone = p.After, 0, false // these describe later entries, which are not in this piece
 	case g.news != nil:
 		var err error
 		if body, err = g.news.Finish(); err != nil {

@@ -24,7 +24,7 @@ type group struct {
 	number    uint64        // number of the catalogue; 0 if there is none yet
 	holes     []object.Hole // holes that a log object or a catalogue records
 	loose     []loose       // pieces that are only in log objects, in log order
-	rollAfter time.Time     // after loose pieces could not be read, when to try again
+	rollAfter time.Time     // when to try again to read loose pieces that could not be read
 
 	// marked is the index that is reported to leaders: the group is durably archived up to it. It advances only after
 	// the creation of a log object was confirmed.

@@ -24,7 +24,7 @@ func TestTheTimeOfAnIdleGroupIsKnownSoon(t *testing.T) {
 				t.Errorf("%s: %d log objects, want at most %d", when, a.last, objects)
 			}
 		}
-		time.Sleep(30 * time.Second) // enough for the first copies, their positions and their times
+		time.Sleep(30 * time.Second) // long enough for the first copies, and for their positions and times to be recorded
 		known("after the first copies", 3)
 		time.Sleep(90 * time.Second)
 		known("while nothing happens", 3)

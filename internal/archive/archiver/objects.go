@@ -55,7 +55,7 @@ type objects struct {
 	log    *slog.Logger
 }
 
-// pauses are the pauses between two attempts.
+// pauses determines how long again waits between two attempts.
 var pauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 20 * time.Second}
 
 // again retries an operation until it succeeds or fails with a final error. If ctx ends, it returns the cause.
@@ -225,8 +225,8 @@ func (o *objects) header(ctx context.Context, name string, kind object.Kind, to 
 	return e, err
 }
 
-// list passes the name of every object that begins with prefix and is greater than after to the function each, until
-// each returns false.
+// list calls the function each with the names of all objects that begin with prefix and sort after the name in after,
+// until the function returns false.
 func (o *objects) list(ctx context.Context, prefix, after string, each func(name string) bool) error {
 	return o.again(ctx, ReasonRead, "list "+prefix, func() error {
 		for info, err := range o.bucket.List(ctx, prefix, after) {

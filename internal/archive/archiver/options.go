@@ -47,7 +47,7 @@ type Options struct {
 	Keys object.Keys // keys with which existing objects can be decrypted
 
 	Interval time.Duration // time between two log objects; 0 means 10 s
-	Idle     time.Duration // time between log objects, or pieces of a group, while nothing is written; 0 means 10 min
+	Idle     time.Duration // time between log objects of an idle store, or pieces of an idle group; 0 means 10 min
 	Roll     time.Duration // how long entries stay only in log objects; 0 means 1 h
 
 	Log *slog.Logger // nil: slog.Default

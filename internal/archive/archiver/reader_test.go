@@ -210,7 +210,7 @@ func (a *archive) piece(number uint64, p *object.Piece, body []byte) error {
 	return a.segment(g, p.Range, body, nil)
 }
 
-// isInHole reports whether a version may be missing that was superseded by the entry at index by.
+// isInHole reports whether versions may be missing that the entry at the given index has superseded.
 func (g *readable) isInHole(by uint64) bool {
 	return by <= g.floor || slices.ContainsFunc(g.holes, func(h object.Hole) bool { return h.From < by && by <= h.To })
 }

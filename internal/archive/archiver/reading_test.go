@@ -29,7 +29,7 @@ func TestTheReaderAnswersWhatWasWritten(t *testing.T) {
 				w.phase(seed*100 + n*10)
 			}
 			w.calm()
-			b := archivetest.NewMemory() // its listings return the sizes of objects
+			b := archivetest.NewMemory() // used because its listings return the sizes of objects
 			for _, name := range w.memory.names("") {
 				content, _ := w.memory.get(name)
 				b.Set(name, content)
@@ -56,7 +56,7 @@ func TestTheReaderAnswersWhatWasWritten(t *testing.T) {
 					if at := all[i].CommitTime; at != 0 && i%2 == 0 {
 						index, err = g.At(t.Context(), time.Unix(0, at))
 						for j := i; j < len(all) && all[j].CommitTime <= at; j++ {
-							upTo = all[j].Index // several entries may have the same commit time
+							upTo = all[j].Index // At returns the last of several entries with the same commit time
 						}
 					} else {
 						err = g.Check(t.Context(), index)

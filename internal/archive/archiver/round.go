@@ -56,7 +56,7 @@ func (a *Archiver) skip(id uuid.UUID, err error) {
 	}
 }
 
-// take adds one News to the entries that wait for a log object.
+// take processes one News. It adds the new entries to those in memory, which wait for a log object.
 func (a *Archiver) take(ctx context.Context, news *News) error {
 	g := a.groups[news.Group]
 	switch {
@@ -130,7 +130,8 @@ func (a *Archiver) takeBlob(ctx context.Context, g *group, e *format.Entry) erro
 	return a.objects.blob(ctx, g.id, *ref, func() (io.ReadCloser, error) { return a.opts.Source.Blob(ctx, g.id, *ref) })
 }
 
-// errNoRoom means that a group's new entries must stay in memory for now, because its loose pieces cannot be read.
+// errNoRoom means that no further entries of a group can be taken for now. The earlier ones must stay in memory until
+// the group's pieces in log objects can be read.
 var errNoRoom = sourceError{errors.New("its news wait until its pieces in log objects can be read")}
 
 // takeEntry adds one entry. If the memory limit is reached, it first makes room.
@@ -145,7 +146,7 @@ func (a *Archiver) takeEntry(ctx context.Context, g *group, e *format.Entry) err
 		}
 	}
 	err := a.append(g, e)
-	if errors.Is(err, pieces.ErrSpan) { // after the next log object, this group starts a new segment
+	if errors.Is(err, pieces.ErrSpan) { // first archive the entries in memory, so that this one begins a new segment
 		if err := a.cut(ctx); err != nil {
 			return err
 		}

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// model is a simulated store. For each group, it records everything that was written, and what the replica still has
-// of that. Safe for concurrent use.
+// model is a simulated store. For each group, it records everything that was written, and which of it the replica
+// still has. Safe for concurrent use.
 type model struct {
 	store uuid.UUID
 	mu    sync.Mutex
@@ -396,7 +396,7 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 		}
 	}
 	if seeds() < 40 {
-		return nil // in one of 200 worlds there is a hole without a reason, which is not understood yet; the soak finds it
+		return nil // about one of 200 worlds has an unexplained hole; its cause is not known yet, and the soak finds it
 	}
 	for _, h := range r.holes {
 		if !slices.ContainsFunc(g.dropped, func(by uint64) bool { return h.From < by && by <= h.To }) && g.known {

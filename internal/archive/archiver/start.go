@@ -177,7 +177,7 @@ func (a *Archiver) readChain(ctx context.Context) error {
 			from = min(from, g.catalogue.Log)
 		}
 	}
-	// Start with the object before the first one that is needed, because its CRC shows whether the next one continues
+	// Start with the object before the first one that is needed. Its CRC shows whether the first needed object continues
 	// it.
 	a.chain.number.Store(max(from, 1) - 1)
 	for {
@@ -189,7 +189,8 @@ func (a *Archiver) readChain(ctx context.Context) error {
 			continue
 		}
 		if at := a.chain.number.Load(); at < through {
-			// Readers start after the log object that a catalogue names, so new log objects must have greater numbers.
+			// Readers start after the log object that a catalogue names, so new log objects must have greater numbers than
+			// that one.
 			a.board.failed(ReasonGap, fmt.Errorf("%s is missing", object.LogName(at+1)))
 			a.chain.number.Store(at + 1)
 			a.chain.previous = 0

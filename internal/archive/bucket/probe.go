@@ -18,7 +18,7 @@ const ProbePrefix = "probe/"
 
 const (
 	probeBytes      = 1000
-	probeKept       = 24 * time.Hour // an older probe was left behind by a process that was killed
+	probeKept       = 24 * time.Hour // an older probe must be from a process that was killed
 	probesListedMax = 1000
 )
 

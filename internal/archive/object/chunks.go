@@ -71,8 +71,8 @@ func (c *Chunks) Open(stored []byte, number int64) ([]byte, error) {
 	return c.seal.open(stored, number)
 }
 
-// Header decodes the object's header into the value to which to points, and checks it. The argument encoded holds the
-// header, which is the beginning of the content. The envelope contains its length.
+// Header decodes the object's header into *to, and checks it. The argument encoded holds the header, which is the
+// beginning of the content. The envelope contains its length.
 func (c *Chunks) Header(encoded []byte, to Header) error {
 	if err := json.Unmarshal(encoded, to); err != nil {
 		return fmt.Errorf("%w: header of a %s object: %w", ErrCorrupt, c.envelope.Kind, err)

@@ -44,9 +44,10 @@ func newDecoder(src io.Reader, open func(encoded []byte) (*Chunks, error)) (*Dec
 	}, nil
 }
 
-// NewRangeDecoder returns a Decoder for the part of an object's content from an offset (in bytes of the content) to
-// the end of the object, or to the end of the reader that open returns. It calls open once, with the offset in the
-// object at which that reader must start. The envelope must have been decoded before. Header must not be called.
+// NewRangeDecoder returns a Decoder for a part of an object's content. The part begins at an offset, in bytes of the
+// content, and ends where the object ends, or where the reader that open returns ends. NewRangeDecoder calls open
+// once, with the offset in the object at which that reader must start. The envelope must have been decoded before.
+// Header must not be called.
 func NewRangeDecoder(e Envelope, keys Keys, offset int64, open func(objectOffset int64) (io.Reader, error)) (*Decoder,
 	error) {
 	if offset < 0 || offset > e.ContentBytes {
@@ -71,8 +72,8 @@ func NewRangeDecoder(e Envelope, keys Keys, offset int64, open func(objectOffset
 	return d, err
 }
 
-// EndOfRange returns the offset in the object of the end of the chunk that contains the last byte of content before
-// end.
+// EndOfRange returns the offset in the object that a reader must reach to read the content up to the offset end. It
+// is the end of the chunk with the last of these content bytes.
 func (e *Envelope) EndOfRange(end int64) int64 {
 	chunks := (end + ChunkBytes - 1) / ChunkBytes
 	return min(EnvelopeBytes+chunks*(ChunkBytes+e.Cipher.checkBytes()), e.ObjectBytes())
@@ -90,8 +91,8 @@ func shorter(err error, have, want int64) error {
 // Envelope returns the object's envelope.
 func (d *Decoder) Envelope() Envelope { return d.chunks.Envelope() }
 
-// Header decodes the header into the value to which to points, and checks it. It must be called exactly once, before
-// Read. JSON members that the value does not have are ignored.
+// Header decodes the header into *to, and checks it. It must be called exactly once, before Read. JSON members that
+// the type of *to does not have are ignored.
 func (d *Decoder) Header(to Header) error {
 	e := d.chunks.envelope
 	buffer := bytes.NewBuffer(make([]byte, 0, min(e.HeaderBytes, ChunkBytes)))

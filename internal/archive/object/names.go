@@ -18,7 +18,8 @@ const numberDigits = 19
 // ArchiveName is the name of the object that identifies an archive.
 const ArchiveName = "archive.json"
 
-// LogPrefix is the prefix of the names of all log objects in the only lane.
+// LogPrefix is the prefix of the names of all log objects. They are in lane 00, which is the only lane
+// (docs/archive.md).
 const LogPrefix = "log/00/"
 
 // ParseSegmentID parses a segment id, which names and headers contain as 16 lower-case hexadecimal digits.

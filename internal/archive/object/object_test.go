@@ -98,7 +98,7 @@ func TestAnObjectIsReadBack(t *testing.T) {
 	}
 }
 
-// Every flipped bit of an object, every wrong length and every exchange of chunks is detected before a wrong byte is
+// Every flipped bit in an object, every wrong length and every swap of two chunks is detected before a wrong byte is
 // returned.
 func TestNoChangeOfAnObjectPasses(t *testing.T) {
 	for _, k := range []Key{{}, key(t, 7)} {
@@ -126,7 +126,7 @@ func TestNoChangeOfAnObjectPasses(t *testing.T) {
 		}
 		check("longer", append(bytes.Clone(whole), 0))
 
-		two := encode(t, blob(random(2*ChunkBytes), k)) // the header takes space as well, so there is a third chunk
+		two := encode(t, blob(random(2*ChunkBytes), k)) // the header makes the content longer than two chunks
 		each := int(ChunkBytes + CipherNone.checkBytes())
 		if !k.IsZero() {
 			each = int(ChunkBytes + CipherAES256GCM.checkBytes())
@@ -210,7 +210,7 @@ func TestABodyThatIsLongerThanWasSaidMakesNoObject(t *testing.T) {
 	}
 }
 
-// To read a range, the chunks before and after it are not needed.
+// A range can be read without the chunks before and after it.
 func TestARange(t *testing.T) {
 	for _, k := range []Key{{}, key(t, 7)} {
 		body := random(3*ChunkBytes + 500)

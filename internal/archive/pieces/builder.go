@@ -92,8 +92,8 @@ func (b *Builder) fits(e *format.Entry) error {
 }
 
 // Append adds an entry that has no checksum yet, and computes the checksum. It sets the used flag of versions,
-// because each of them was the newest version at some time. An outdated flag only costs time (docs/format.md). If
-// Append returns an error, the Builder is unchanged.
+// because each of them was the newest version at some time. A flag that is no longer true only costs time
+// (docs/format.md). If Append returns an error, the Builder is unchanged.
 func (b *Builder) Append(e *format.Entry) error {
 	if err := b.fits(e); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (b *Builder) note(e *format.Entry) {
 	b.marks = append(b.marks, mark{index: e.Index, offset: b.Bytes(), commit: e.CommitTime, version: e.Kind.IsVersion()})
 }
 
-// Truncate removes the entries with an index of at least from.
+// Truncate removes all entries whose index is at least the given one.
 func (b *Builder) Truncate(from uint64) {
 	i, _ := slices.BinarySearchFunc(b.marks, from, func(m mark, from uint64) int {
 		if m.index < from {

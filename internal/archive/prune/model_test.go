@@ -66,7 +66,7 @@ func (m *model) writes(g *archivetest.Group, n int) {
 	}
 }
 
-// step writes to the groups, lets some hours pass, and may create or drop a point, or prune the archive.
+// step writes to the groups and lets some hours pass. It may also create or drop a point, or prune the archive.
 func (m *model) step() {
 	for _, g := range m.w.Groups {
 		m.writes(g, m.dice.IntN(5))

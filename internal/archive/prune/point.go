@@ -54,7 +54,7 @@ func (s *Store) CreatePoint(ctx context.Context, spec PointSpec, now time.Time) 
 	}
 	for _, g := range groups {
 		if g.Gone && spec.Time.After(g.Covered) {
-			continue // at that time, the deleted group was empty or did not exist
+			continue // the group has been deleted since, but was already empty at that time, or did not exist
 		}
 		index, err := g.At(ctx, spec.Time)
 		if err != nil {
@@ -120,8 +120,8 @@ func (s *Store) DropPoint(ctx context.Context, name string, now time.Time) error
 	return s.createDrop(ctx, []string{object.PointPrefix + name}, now)
 }
 
-// kept returns the points that must be kept, newest first. It leaves out dropped and expired points, and all but the
-// newest scheduled points.
+// kept returns the points that must be kept, newest first. It leaves out dropped and expired points. Of the scheduled
+// points, it returns only the newest ones, at most as many as the argument scheduled says.
 func kept(points []Point, scheduled int, now time.Time) (keep []Point) {
 	for _, p := range slices.Backward(points) { // newest first
 		switch {

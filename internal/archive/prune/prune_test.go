@@ -170,8 +170,8 @@ func TestNothingIsPrunedWhileTheArchiveIsRead(t *testing.T) {
 	}
 }
 
-// A drop lists objects that are then needed again, because the group was copied again and the base is therefore no
-// longer in effect. These objects must not be deleted.
+// A drop lists objects that then become necessary again: the group is copied again, so the base that has replaced
+// these objects is no longer in effect. The objects must not be deleted.
 func TestWhatIsNeededAgainIsNotDeleted(t *testing.T) {
 	a := newAged(t)
 	a.prune(Options{})
@@ -260,7 +260,7 @@ func TestPointsOfAScheduleAndPointsThatEnd(t *testing.T) {
 	}
 }
 
-// A blob is deleted if only entries that were left out referred to it, even if another base is made before the
+// If a base leaves out all entries that refer to a blob, the blob is deleted, even if another base is made before the
 // deletion.
 func TestBlobsOfVersionsThatAreLeftOut(t *testing.T) {
 	a := newAged(t)

@@ -30,7 +30,7 @@ type rewriting struct {
 	prefix  []object.SegmentRef
 	end     uint64 // last index of prefix; reads as of an index at or above it remain exact
 	bound   uint64 // index of the last version before the window begins; this version is kept
-	bytes   int64  // size at which a segment of the base ends
+	bytes   int64  // last index of prefix; reads as of this index or a later one remain exact
 	now     time.Time
 	keep    []uint64 // indexes of the versions that are kept, in increasing order
 	dropped int64    // number of versions that are left out
@@ -151,7 +151,7 @@ func (r *rewriting) choose(ctx context.Context) error {
 	return nil
 }
 
-// pointIn reports whether a point reads the group as of an index that is at least from and below to.
+// pointIn reports whether a point reads the group as of an index in the range [from, to).
 func (r *rewriting) pointIn(from, to uint64) bool {
 	i, _ := slices.BinarySearch(r.points, from)
 	return i < len(r.points) && r.points[i] < to
@@ -269,7 +269,7 @@ func (r *rewriting) segment(ctx context.Context, b *pieces.Builder, floor uint64
 }
 
 // blobs returns the blobs to which no entry refers any more. These are the blobs of the entries that were left out,
-// and those blobs of the previous base that still exist.
+// and those blobs that the previous base lists and that still exist.
 func (r *rewriting) blobs(gone map[uuid.UUID]bool, names map[string]bucket.Info) []uuid.UUID {
 	if b := r.group.Base(); b != nil {
 		for _, id := range b.Blobs {

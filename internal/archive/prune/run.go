@@ -78,7 +78,7 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 			report.Points = append(report.Points, p.Name)
 		}
 	}
-	// Only objects that were not needed even before this Run are deleted. The new bases make more objects unnecessary,
+	// This Run deletes only objects that were unnecessary even before it. The new bases make more objects unnecessary,
 	// but readers that have just listed the archive still need those.
 	f, err := s.find(ctx, useless)
 	if err != nil {
@@ -168,7 +168,7 @@ func (s *Store) delete(ctx context.Context, drops []drop, f *finder, opts *Optio
 			report.DeletedBytes += info.Bytes
 			delete(f.names, name)
 			if opts.DryRun {
-				listed[name] = true // so that listNew does not count it
+				listed[name] = true // listNew must not count the object as well
 				continue
 			}
 			if err := s.folder().Delete(ctx, name); err != nil {

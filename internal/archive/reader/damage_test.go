@@ -68,7 +68,7 @@ func TestEachFlippedByteIsFound(t *testing.T) {
 			bytesTotal += len(whole)
 			step := 1
 			if !key.IsZero() {
-				step = 29 // check fewer bytes, because the encrypted archive has the same structure
+				step = 29 // a sample of the bytes is enough, because the encrypted archive has the same structure
 			}
 			for at := 0; at < len(whole); at += step {
 				changed := bytes.Clone(whole)
@@ -158,7 +158,7 @@ func TestMissingObjectsAreFound(t *testing.T) {
 		case err == nil:
 			t.Errorf("nobody misses %s", name)
 		case strings.Contains(name, "/log/"), strings.Contains(name, "/cat/"):
-			// The groups end earlier, and readAll fails because it reads as of a later index.
+			// Without this object, the groups end at an earlier index, so readAll fails to read as of a later one.
 		case !names(err, name) && !strings.HasSuffix(name, object.ArchiveName):
 			t.Errorf("%s is missing: %v", name, err)
 		}

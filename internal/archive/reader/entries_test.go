@@ -58,7 +58,8 @@ func TestEntriesOfEachRange(t *testing.T) {
 	}
 }
 
-// Objects that overlap are merged. A put takes precedence over the request that compaction has kept of the same put.
+// Objects that overlap are merged. If compaction has reduced a put to its request in one of them, and another one
+// still has the put, the put takes precedence.
 func TestEntriesOfObjectsThatOverlap(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})

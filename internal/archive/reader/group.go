@@ -28,8 +28,8 @@ type Group struct {
 	// Covered is a time such that all writes acknowledged up to it are in the archive. It is zero if no such time is
 	// known.
 	Covered time.Time
-	// Missing says which objects are missing, and that the archived history of the group therefore ends at Through. It
-	// is empty if no object is missing.
+	// Missing describes the missing objects that cause the archived history of the group to end at Through. It is empty
+	// if no object is missing.
 	Missing string
 
 	archive   *Archive
@@ -122,8 +122,9 @@ func (g *Group) readPieces(ctx context.Context) error {
 	return nil
 }
 
-// coveredLogsMax is the number of log objects that are read only to find out up to which time a group is archived. An
-// archiver adds a piece for an idle group every 10 minutes, and creates a log object at most every 10 seconds.
+// coveredLogsMax limits the number of log objects that are read only to find out up to which time a group is
+// archived. An archiver adds a piece for an idle group every 10 minutes, and creates a log object at most every 10
+// seconds, so at least one in 60 log objects has a piece of the group.
 const coveredLogsMax = 90
 
 // piece returns the piece of a group and the piece's offset in the body. It returns nil if the log object has no such
@@ -206,7 +207,7 @@ func (g *Group) add(l *logObject, p *object.Piece, offset int64, first bool) {
 		g.Holes = append(g.Holes, object.Hole{From: p.After + 1, To: p.Floor})
 	}
 	g.Through = max(g.Through, p.Through)
-	if !p.Gone { // the last writes before the deletion may not have been archived
+	if !p.Gone { // if the group is gone, its last writes may be missing, so ReadAt proves nothing
 		g.Covered = later(g.Covered, p.ReadAt)
 	}
 }

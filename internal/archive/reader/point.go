@@ -18,13 +18,13 @@ import (
 // ErrRefused means that an archive has no exact answer as of an index or a time. The error is a *RefusedError.
 var ErrRefused = errors.New("the archive cannot answer exactly")
 
-// RefusedError says why a group cannot be read as of an index or a time, and as of which points it can be read
-// instead.
+// RefusedError says why a group cannot be read as of an index or a time, and names the nearest points that can be
+// read instead.
 type RefusedError struct {
 	Group   uuid.UUID
 	Name    string
 	Asked   string       // the requested index or time
-	Why     string       // continues the sentence that begins with Asked
+	Why     string       // the reason; Asked followed by Why is a sentence
 	Hole    *object.Hole // the hole that contains Asked, or nil
 	Earlier Point        // last readable point before Asked; zero if there is none or it is unknown
 	Later   Point        // first readable point after Asked; zero if there is none or it is unknown
@@ -72,8 +72,8 @@ func (g *Group) Check(ctx context.Context, index uint64) error {
 	return g.check(ctx, fmt.Sprintf("index %d", index), index, index)
 }
 
-// check refuses a read as of an index that is only known to be between lo and hi. The exact index is unknown if
-// compaction may have dropped entries between the archived ones.
+// check refuses a read if the archive cannot answer it exactly. The index of the read is only known to be between lo
+// and hi, because compaction may have dropped entries between the archived ones.
 func (g *Group) check(ctx context.Context, asked string, lo, hi uint64) error {
 	if hi > g.Through {
 		return g.beyond(asked)
@@ -139,7 +139,8 @@ func (g *Group) bounds(ctx context.Context, t time.Time) (lo, hi uint64, err err
 	if err != nil {
 		return 0, 0, err
 	}
-	// When a piece was read, all entries up to the index from which the piece continues had been committed.
+	// At the time readAt of a piece, all entries up to the index from which the piece continues had been committed. If
+	// readAt is not later than the given time, the index that is searched for is therefore not below that index.
 	for _, p := range g.reads {
 		if p.readAt != 0 && p.readAt <= nanos && p.after <= hi {
 			lo = max(lo, p.after)
@@ -213,8 +214,9 @@ func (g *Group) boundsInOrder(ctx context.Context, nanos int64) (lo, hi uint64, 
 	return lo, hi, nil
 }
 
-// firstSource returns the first source with a version for which found returns true. The function found must also
-// return true for all later sources with versions. If there is no such source, firstSource returns len(g.sources).
+// firstSource returns the position of the first source with versions for which found returns true. The function found
+// must then also return true for all later sources with versions. If there is no such source, firstSource returns
+// len(g.sources).
 func (g *Group) firstSource(ctx context.Context, found func(s *source) bool) (at int, err error) {
 	at = sort.Search(len(g.sources), func(i int) bool {
 		for ; i >= 0 && err == nil; i-- {

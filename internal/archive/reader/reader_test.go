@@ -204,8 +204,8 @@ func TestEveryTimeIsWhatTheModelSays(t *testing.T) {
 			}
 		}
 	}
-	// The history is 32 s long. The reader refuses alpha below its floor, beta around its hole, delta before the group
-	// was copied, gamma after the last read before the group was deleted, and all times after the end.
+	// The history is 32 s long. The reader refuses times before alpha's floor, around beta's hole, before delta was
+	// copied, and after the last read of gamma before its deletion. For all groups, it refuses times after the end.
 	if want := map[string]int{"alpha": 57, "beta": 54, "gamma": 32, "delta": 39}; !maps.Equal(answers, want) {
 		t.Errorf("groups answered for %v half seconds, not for %v", answers, want)
 	}

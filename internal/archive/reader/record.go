@@ -56,8 +56,8 @@ func (g *Group) Record(ctx context.Context, id int64, index uint64) (v Version, 
 	if err := g.Check(ctx, index); err != nil {
 		return v, false, err
 	}
-	// Search the newest source first. An earlier source can have a newer version than the one found only if its entries
-	// go beyond that version.
+	// Search the newest source first. Once a version is found, search an earlier source only if it ends at a greater
+	// index than that version, which is possible because sources may overlap.
 	for i := len(g.sources) - 1; i >= 0; i-- {
 		s := g.sources[i]
 		if s.First > index || ok && s.Last <= v.Entry.Index {

@@ -13,7 +13,7 @@ import (
 // source is a sequence of entries of one group, either in a segment object or in a piece of a log object.
 type source struct {
 	object.Range
-	described bool // all fields of Range are set; for a segment, a catalogue contains only First and Last
+	described bool // whether all fields of Range are set; of a segment, a catalogue contains only First and Last
 	name      string
 	bytes     int64             // size of the object
 	id        *format.SegmentID // id of the segment; nil if unknown

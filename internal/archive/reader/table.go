@@ -43,7 +43,7 @@ func (t *table) merge() {
 	recent := slices.CompactFunc(t.recent, func(a, b row) bool { return a.id == b.id }) // keep each id's greatest index
 	old := t.blocks
 	t.blocks, t.rows = nil, 0
-	at := 0 // position in the first old block
+	at := 0 // position in old[0]
 	for len(old) > 0 || len(recent) > 0 {
 		switch {
 		case len(old) > 0 && at == len(old[0]):

@@ -37,7 +37,7 @@ type Report struct {
 	Logs       int64     `json:"logs"`       // log objects
 	Catalogues int64     `json:"catalogues"` // all catalogues, including older ones
 	Segments   int64     `json:"segments"`   // segment objects that the newest catalogues list
-	Blobs      int64     `json:"blobs"`      // blobs to which the entries refer that were read
+	Blobs      int64     `json:"blobs"`      // blobs to which the entries that were read refer
 	Points     int64     `json:"points"`     // points, all of which must be readable
 	Bytes      int64     `json:"bytes"`      // total size of the objects that were read completely
 	Entries    int64     `json:"entries"`    // entries that were read
@@ -119,7 +119,7 @@ func (v *verifier) problem(g *Group, err error) {
 	}
 	for _, known := range v.report.Problems {
 		if known.What == p.What {
-			return // reported before, because several groups need the same object
+			return // already reported for another group that needs the same object
 		}
 	}
 	v.report.Problems = append(v.report.Problems, p)
@@ -280,8 +280,8 @@ func (v *verifier) keyless(ctx context.Context, b bucket.Bucket, store uuid.UUID
 	return context.Cause(ctx)
 }
 
-// checksums checks everything in an object that can be checked without its key. If that fails, it reads the object a
-// second time where this may help.
+// checksums checks everything in an object that can be checked without its key. If the check fails for a reason that
+// may be temporary, it reads the object a second time.
 func (f *folder) checksums(ctx context.Context, name string, kind object.Kind) error {
 	once := func() error {
 		src, err := f.bucket.Open(ctx, name, 0, -1)

@@ -30,7 +30,7 @@ func fetchAnywhere(shards []*shard, fetch func(*shard) error) error {
 		switch status.Code(err) {
 		case codes.OK:
 			return nil
-		case codes.ResourceExhausted: // the other members also need their disks for other work
+		case codes.ResourceExhausted: // the shard is busy; do not burden the disks of the other members instead
 			return fmt.Errorf("shard %s: %w", sh.address, err)
 		case codes.NotFound:
 			absent = fmt.Errorf("shard %s: %w: %w", sh.address, fs.ErrNotExist, err)
@@ -66,7 +66,7 @@ type groupCopy struct {
 	stream archivev1.ArchiveService_FetchGroupClient
 	cancel context.CancelFunc
 	about  archiver.CopyDescription
-	open   bool // a file is being received
+	open   bool // whether a file is being received
 	broken error
 }
 

@@ -55,7 +55,8 @@ func (s *Source) Round(ctx context.Context, positions map[uuid.UUID]uint64) iter
 	}
 }
 
-// askAll asks all shards, a few at a time, and then closes answers.
+// askAll asks all shards, a few at a time. It sends their responses to the channel answers, and closes the channel
+// after the last one.
 func askAll(ctx context.Context, shards []*shard, header *archivev1.Header, requests []*archivev1.FollowRequest,
 	answers chan<- answer) {
 	defer close(answers)
@@ -127,7 +128,7 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 	for {
 		late := time.AfterFunc(silenceMax, c.cancel)
 		m, err := c.stream.Recv()
-		if !late.Stop() { // the call was cancelled, even if a response has just arrived
+		if !late.Stop() { // the timer has cancelled the call, even if a response has just arrived
 			err = fmt.Errorf("no answer came for %v: %w", silenceMax, cmp.Or(err, context.Canceled))
 		}
 		switch {
@@ -148,7 +149,7 @@ type round struct {
 	source *Source
 	yield  func(archiver.News, error) bool
 	pieces map[uuid.UUID]*piece // for each group with updates, the shard that sends them
-	why    map[uuid.UUID]news   // groups that a shard has left out and for which no other shard has sent updates
+	why    map[uuid.UUID]news   // errors for groups that a shard left out, unless another shard sends their updates
 }
 
 // news is a News, together with the error with which it is yielded.
@@ -186,7 +187,7 @@ func (r *round) take(one *answer) bool {
 		r.why[id] = news{out, err}
 		return true
 	case p != nil && (p.from != one.from || p.ended):
-		return true // another shard sends this group's updates in this round, or the shard has already sent the last one
+		return true // ignore updates from a second shard, and updates after the last one
 	}
 	delete(r.why, id)
 	if p == nil {
@@ -208,8 +209,8 @@ func (r *round) take(one *answer) bool {
 	return r.yield(out, nil)
 }
 
-// lost yields the error of a shard whose response ended early, for each group whose updates are incomplete and for
-// the shard as a whole.
+// lost yields the error of a shard whose response ended early. It yields the error once for each group whose updates
+// are incomplete, and once for the shard as a whole.
 func (r *round) lost(from *shard, err error) bool {
 	err = fmt.Errorf("shard %s: %w", from.address, err)
 	for id, p := range r.pieces {

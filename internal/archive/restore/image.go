@@ -33,8 +33,8 @@ type Image struct {
 func newImage(p *plan, founder uint64, release func()) (*Image, error) {
 	m := &format.Manifest{
 		Identity: p.identity, Sequence: 1, Segments: slices.Clone(p.segments), NextSegment: uint64(len(p.segments)) + 1,
-		// All entries were written before the restore. The Raft log of the new group is empty, and begins after the jump of
-		// the index.
+		// All entries were written before the restore, so the Raft log of the new group is empty. It begins after p.next,
+		// far above the indexes of these entries.
 		CompactedThrough: p.next, CompactedTerm: p.term, TombstoneFloor: p.next,
 		Conf: &raftpb.ConfState{Voters: []uint64{founder}}, ConfIndex: p.next,
 		HardState: format.StateRecord{Term: p.term, Commit: p.next},

@@ -35,7 +35,7 @@ type plan struct {
 	created  int64           // commit time of that version, in Unix ns
 	newest   newest
 	segments []format.ManifestSegment
-	blobs    map[string]format.Entry // puts that refer to blobs, by name of the blob file
+	blobs    map[string]format.Entry // entries of puts that refer to blobs, by name of the blob's file
 	names    []string                // names of the blob files, in the order of the entries
 }
 
@@ -68,7 +68,7 @@ func makePlan(ctx context.Context, g *reader.Group, identity format.Identity, in
 		p.version, p.created = e.Index, e.CommitTime
 		r := row{id: e.ID, index: e.Index}
 		if e.Kind == format.KindPut {
-			r.units = uint32(len(f.Frame) / 8) // frames are padded to multiples of 8 bytes, and have at most 1.1 MiB
+			r.units = uint32(len(f.Frame) / 8) // a frame's length is a multiple of 8 bytes, and at most 1.1 MiB
 		}
 		p.newest.add(r)
 		if n := len(parts); n == 0 || read >= l.partBytes || e.Index-parts[n-1].begin >= indexSpan {

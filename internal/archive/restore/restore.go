@@ -58,8 +58,8 @@ var (
 )
 
 // New determines the state of each group of an archive at a time. The argument store is the UUID of the new store.
-// New leaves out a group that was deleted if the archive does not cover the group at that time. The caller must not
-// use the archive afterwards.
+// New leaves out a deleted group if the archive covers the group only up to an earlier time, because after that the
+// group was empty or did not exist. The caller must not use the archive afterwards.
 func New(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time) (*Restore, error) {
 	if store == a.Store() || store == uuid.Nil {
 		return nil, fmt.Errorf("the new store needs a UUID of its own, and not %s", store)

@@ -179,7 +179,7 @@ func TestOneImageIsOpenAtATime(t *testing.T) {
 	name := w.Name(object.LogName(5))
 	content := b.Get(name)
 	b.Set(name, nil)
-	if _, err := r.Image(t.Context(), beta, founder); !reader.IsBroken(err) { // also releases the reservation
+	if _, err := r.Image(t.Context(), beta, founder); !reader.IsBroken(err) { // a failed Image releases it, too
 		t.Errorf("error %v", err)
 	}
 	b.Set(name, content)
