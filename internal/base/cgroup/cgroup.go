@@ -27,7 +27,7 @@ func MemoryLimit(root string) int64 {
 			}
 			base, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
 		}
-		// In a container, the process's own cgroup is mounted as the root of the cgroup file system, whatever its path is.
+		// In a container, the root of the mounted cgroup file system is the process's own cgroup, whatever its path is.
 		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
 			if l := readLimit(path.Join(root, base, dir, file)); l > 0 && (limit == 0 || l < limit) {
 				limit = l

@@ -20,8 +20,8 @@ const (
 	// connectionsMin is the number of connections that are always accepted, so that a process remains reachable even if
 	// its files need almost all descriptors.
 	connectionsMin = 16
-	// said is how long after a refusal Refused reports it. It is also the minimum time between two log lines about
-	// refusals.
+	// said is the period after a refusal in which Refused returns an error. It is also the minimum time between two log
+	// lines about refusals.
 	said = time.Minute
 )
 
@@ -103,8 +103,9 @@ func (l *Listener) Refused() error {
 		l.refused, time.Since(l.last).Round(time.Second), l.limit, len(l.open))
 }
 
-// isShort reports whether a new connection uses a descriptor of the reserve, and returns the descriptor limit. The
-// kernel always assigns the lowest free number, so all numbers below the connection's descriptor are in use.
+// isShort reports whether a new connection uses one of the reserved descriptors. It also returns the descriptor
+// limit. The kernel always assigns the lowest free number, so all numbers below the connection's descriptor are in
+// use.
 func isShort(conn net.Conn) (limit uint64, short bool) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

@@ -19,7 +19,7 @@ import (
 const (
 	headerBytesMax = 16 << 10 // net/http adds 4 KiB to this limit
 	headerTime     = 10 * time.Second
-	requestTime    = 30 * time.Second // sufficient, because no page reads a request body
+	requestTime    = 30 * time.Second // long enough, because no page expects a request body
 	answerTime     = 5 * time.Minute  // long enough to record a profile
 	idleTime       = 2 * time.Minute
 	// connectionsMax bounds the open connections of a server. Probes, scrapers and browsers together need about ten.
