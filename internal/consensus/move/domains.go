@@ -7,9 +7,9 @@ import (
 
 // The steps are ordered so that copies stay in different failure domains. When a voter must leave, a learner in the
 // same domain takes its place. A learner in a domain without voters may take the place of any voter. Suppose that a
-// group's voters are all in different domains, and that the shards of its target are, too. Then the group never has
-// two voters in one domain during the move, because each swap either keeps the set of the voters' domains or
-// exchanges one of them for a free one. docs/adr/0022-moves-keep-domains.md has the proof.
+// group's voters are all in different domains, and that its target's shards are as well. Then the group never has two
+// voters in one domain during the move, because each swap either keeps the set of the voters' domains or exchanges
+// one of them for a domain without voters. docs/adr/0022-moves-keep-domains.md has the proof.
 
 // domain returns the failure domain of a member. If a member's shard has no domain, it counts as being in a domain of
 // its own, as in package placement.
@@ -39,9 +39,9 @@ type swap struct {
 	shared  int // number of voters that share their domain with an earlier voter after the swap
 }
 
-// bestSwap returns the swap after which the fewest voters share a domain. If several swaps are equally good, it
-// returns the one whose leaving voter comes first in extras, where unhealthy voters come first and this leader comes
-// last. The leader may leave only if another member can become leader, or if no other voter can leave.
+// bestSwap returns the swap after which the fewest voters share a domain. Among equally good swaps, it returns the
+// one whose leaving voter comes first in extras. The list extras begins with the unhealthy voters and ends with this
+// leader. The leader may leave only if another member can become leader, or if no other voter can leave.
 func (d *decider) bestSwap(extras, ready []uint64) swap {
 	if first := extras[0]; first != d.Self && d.transferTarget() == 0 {
 		extras = without(extras, d.Self)
@@ -57,8 +57,8 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 	return best
 }
 
-// coming reports whether a live shard is still receiving a wanted copy. When that copy has caught up, it can take the
-// place of another voter, so this leader need not leave yet.
+// coming reports whether a wanted learner on a live shard is still catching up. Once it has caught up, it can take
+// the place of another voter, so this leader need not leave yet.
 func (d *decider) coming() bool {
 	return slices.ContainsFunc(d.learners, func(id uint64) bool {
 		shard := d.where[id].Shard

@@ -103,10 +103,11 @@ func (c *topology) shared(list []int) int {
 	return len(list) - len(seen)
 }
 
-// needed searches all ways from the group to the target. It returns the number of shared domains that cannot be
-// avoided: the worst membership on a way determines that way's number, and needed returns the smallest of these
-// numbers. A step may be any that Raft allows. It leads to any set that has as many voters as there are copies and
-// keeps at least one of the previous voters, because a previous voter leads during the change.
+// needed returns the number of shared domains that a move from the group to the target cannot avoid. It considers all
+// sequences of memberships that lead to the target. The worst membership of a sequence determines the number for that
+// sequence, and needed returns the smallest number. A step may be any that Raft allows. It leads to any set that has
+// as many voters as there are copies and keeps at least one of the previous voters, because a previous voter leads
+// during the change.
 func (c *topology) needed() int {
 	all := slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(c.from), c.to...))))
 	set := func(list []int) (bits uint) {
@@ -174,9 +175,9 @@ func topologies(t *rapid.T, apart bool) *topology {
 	return c
 }
 
-// drive lets a leader decide until there is nothing left to do. Everything else is drawn at random, such as which copy
-// catches up next, and which voter leads. The parameter never is the number of a shard that stays silent, or -1 if
-// every shard responds. The function see is called with each membership during the move.
+// drive lets a leader decide until there is nothing left to do. Everything else is drawn at random, such as which
+// copy catches up next, and which voter leads. One shard stays silent; the argument never is its number, or -1 if all
+// shards respond. The function see is called with each membership during the move.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
 		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{},
@@ -285,8 +286,8 @@ func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 	})
 }
 
-// If shards of the group or of its target share domains, no membership during the move has more voters in shared
-// domains than the worse of the two.
+// The first or the last membership of a move may have voters in shared domains. No membership in between may have
+// more of them than the worse of these two.
 func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, false)

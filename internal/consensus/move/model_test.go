@@ -358,7 +358,7 @@ func explore(t *testing.T, from world, m *model) {
 		}
 		w.next(m, add)
 		if !w.leads() {
-			continue // no decision is possible until there is another leader or shards come back
+			continue // without a leader that has a majority, nobody calls Decide
 		}
 		a := move.Decide(w.state(m))
 		steps[a.Kind]++

@@ -42,7 +42,7 @@ type State struct {
 type Progress struct {
 	Match       uint64
 	Replicating bool // whether entries are streamed, because the member is neither being probed nor waiting for an install
-	Active      bool // whether it was heard from within the last election timeout, and its shard may lead
+	Active      bool // whether the member responded within the last election timeout, and its shard may lead
 }
 
 // Shard describes a shard. If the shard is not registered, these are the last facts that the leader received about
@@ -62,7 +62,7 @@ const (
 	RecordMembers       // write Action.Members to etcd, see registry.Store.PutGroupAsLeader
 	AddLearner          // propose Action.Change: Action.ID becomes a learner
 	Promote             // propose Action.Change, with which learners become voters
-	Replace             // propose Action.Change, with which a learner becomes a voter and a voter leaves, jointly
+	Replace             // propose Action.Change, a joint change in which a learner takes the place of a voter
 	RemoveMember        // propose Action.Change, with which Action.ID leaves
 	TransferLeader      // transfer the leadership to Action.ID
 )
@@ -154,7 +154,7 @@ type decider struct {
 
 func newDecider(s State) (*decider, *Action) {
 	d := &decider{State: s, where: map[uint64]placement.Member{}, holder: map[string]uint64{}}
-	for _, list := range [][]placement.Member{s.Known, s.Members} { // s.Members comes last, because etcd takes precedence
+	for _, list := range [][]placement.Member{s.Known, s.Members} { // s.Members is last, so that etcd takes precedence
 		for _, m := range list {
 			if _, known := d.where[m.RaftID]; !known || m.Shard != "" {
 				d.where[m.RaftID] = m

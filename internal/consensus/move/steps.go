@@ -36,7 +36,7 @@ func (d *decider) membersNow() []placement.Member {
 		if listed[m.RaftID] || !member && !d.planned(m) {
 			continue
 		}
-		if m.Shard == "" { // the member's shard may be known now
+		if m.Shard == "" { // etcd has no shard for this member, but the leader may know it
 			m = d.where[m.RaftID]
 		}
 		if member {
@@ -83,8 +83,9 @@ func (d *decider) leaveJoint() *Action {
 	return wait("the voters of the old and of the new membership still agree on the change")
 }
 
-// transferTarget returns a voter that has caught up and may become leader. It prefers the first such voter in the
-// target's order. If the target names none, it returns any other such voter, or 0 if no voter qualifies.
+// transferTarget returns a voter, other than this leader, that has caught up and may become leader. Among several, it
+// prefers the one whose shard the target lists first. If none is on a shard of the target, it returns any of them. It
+// returns 0 if there is none at all.
 func (d *decider) transferTarget() uint64 {
 	for _, shard := range d.Target {
 		if id := d.holder[shard]; id != 0 && d.mayLead(id) {
@@ -271,8 +272,8 @@ func (d *decider) replace() *Action {
 	out, in := best.out, best.in
 	if out == d.Self && len(d.voters) > 1 {
 		if best.shared == d.shared(d.voters) && d.coming() {
-			// This leader is still sending other copies. Under another leader, those transfers would start again from the
-			// beginning.
+			// This leader is still sending copies to other shards. If another member became leader, those transfers would
+			// start again from the beginning.
 			d.waiting = fmt.Sprintf("%s is to take the place of %s, which leads and leaves last", d.name(in), d.name(out))
 			return nil
 		}
@@ -294,15 +295,15 @@ func (d *decider) replace() *Action {
 }
 
 // grow promotes learners if there are fewer voters than wanted copies. It promotes all of them in one change, because
-// an even number of voters tolerates no more losses than one voter fewer would. It prefers learners in separate
-// domains, but does not wait for them while copies are missing.
+// stopping at an even number of voters would be useless. For example, four voters tolerate the loss of only one
+// voter, as three do. grow prefers learners in separate domains, but does not wait for them while copies are missing.
 func (d *decider) grow() *Action {
 	ready := d.ready()
 	need := len(d.Target) - len(d.voters)
 	if need <= 0 || len(ready) == 0 {
 		return nil
 	}
-	coming := 0 // number of learners on live shards; all learners that can be added now have been added in earlier steps
+	coming := 0 // learners on live shards; earlier steps have added all learners that can be added now
 	for _, id := range d.learners {
 		if d.Shards[d.where[id].Shard].Alive {
 			coming++

@@ -122,7 +122,7 @@ func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange
 	chunks := receiveChunks(chunkOfGroup, &peerv1.FetchGroupResponse{})
 	defer chunks.free()
 	next := chunks.next(stream.RecvMsg)
-	committed := func() error { return nil } // waits until the last file is committed
+	committed := func() error { return nil } // waits until the previous file is committed
 	for _, r := range wanted {
 		file, err := sink.Create(r)
 		if err != nil {

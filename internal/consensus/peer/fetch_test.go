@@ -418,7 +418,7 @@ func TestAFetchEndsWhereThePeerFallsSilent(t *testing.T) {
 		select {
 		case <-source.asked:
 			asked = true
-		case err := <-failed: // on a slow machine, a may already be silent before b makes its request
+		case err := <-failed: // on a slow machine, shard a may count as silent before b makes its request
 			if err == nil || !strings.Contains(err.Error(), "from shard a: it is silent") {
 				t.Fatalf("got %v", err)
 			}

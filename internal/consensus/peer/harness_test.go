@@ -21,7 +21,7 @@ type network struct {
 	t     *testing.T
 	store uuid.UUID
 	mu    sync.Mutex
-	at    map[string]string // shard -> address
+	at    map[string]string // address of each shard, by name
 }
 
 func newNetwork(t *testing.T) *network {
@@ -49,7 +49,7 @@ type node struct {
 
 	mu      sync.Mutex
 	came    []*raftpb.Message
-	local   []*raftpb.Message // reports of lost messages, which this process itself created
+	local   []*raftpb.Message // messages by which this process itself reported lost messages
 	alive   map[string]bool
 	downs   int
 	changed chan struct{} // closed at each change

@@ -123,7 +123,7 @@ type Hub struct {
 	count  Counters
 	sender Sender    // serves the fetches of peers
 	number uint64    // random number of this process
-	zero   time.Time // time at which the hub was created, from which clock counts
+	zero   time.Time // time at which the hub was created; clock counts from it
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -338,9 +338,10 @@ func (h *Hub) deliverReports() {
 // Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
-// look records that the monitor is running now. It returns the time at which this process last resumed after it had
-// been suspended, or 0 if it never was suspended. If more than the time most has passed since the previous look, the
-// process was suspended in between, and could not receive messages.
+// look records that the monitor is running now. The argument most is the maximum time between two looks of a process
+// that is not suspended. If more time has passed since the previous look, the process was suspended in the meantime,
+// and could not receive messages. look returns the time at which the process last resumed after it was suspended, or
+// 0 if it never was suspended.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now

@@ -74,7 +74,7 @@ func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 }
 
 // TestAPeerThatBeganAnewWasSilent checks that a restarted peer is first reported as silent, no matter how fast it
-// restarts. Agreements with the old process do not bind the new one.
+// restarts. The report is necessary because agreements with the old process do not bind the new one.
 func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	n := newNetwork(t)
 	a, b := connect(t, n, func(o *Options) { o.silenceMax = time.Hour })
@@ -97,7 +97,7 @@ func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 	var downs int
 	a.note(func() { downs = a.downs })
-	for range 2 { // the first time, messages that the peer sent earlier may be read before the monitor looks
+	for range 2 { // after the first suspension, buffered messages of the peer may be read before the monitor runs
 		stoptest.Self(t, silenceMax+silenceMax/2)
 		time.Sleep(silenceMax / 4) // long enough for the monitor to look twice
 	}
@@ -226,7 +226,8 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	if err := b.admit(t.Context(), nil); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no header: %v", err)
 	}
-	// When a shard is gone, another shard may get its address.
+	// An address may belong to another shard than expected, for example after a shard was removed. The hub must not
+	// connect to that other shard.
 	address, _ := n.address("b")
 	n.move("c", address)
 	a.SetPeers([]string{"c"})

@@ -15,9 +15,10 @@ const (
 	messageOverhead = 64      // bytes of memory that a message takes in addition to its encoded size
 )
 
-// queue holds the messages to one peer. Appends stay in order, and so do all other messages, which are sent before
-// the appends: votes, heartbeats and responses. An election must not wait until megabytes of appends have been sent.
-// When the queue is full, appends must be lost before other messages.
+// queue holds the messages to one peer: appends in one list, and all other messages, such as votes, heartbeats and
+// responses, in another list. Each list stays in order. The other messages are sent before the appends, because an
+// election must not wait until megabytes of appends have been sent. When the queue is full, appends must be lost
+// before other messages.
 type queue struct {
 	bytesMax int64
 	wake     chan struct{} // signals that the queue has messages
@@ -56,7 +57,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	it := item{group: group, m: m, bytes: int64(proto.Size(m)) + messageOverhead}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// Urgent messages have a higher limit, so these small messages are still accepted when appends no longer are.
+	// Urgent messages are small and have a higher limit, so they are still accepted when appends no longer are.
 	list, limit := &q.urgent, 2*q.bytesMax
 	if isAppend(m) {
 		list, limit = &q.appends, q.bytesMax

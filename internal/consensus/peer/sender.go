@@ -160,8 +160,9 @@ func describe(stream GroupStream, d Description) error {
 	}
 }
 
-// chunks sends the rest of a file, one chunk per message. The argument field is the number of the message's field for
-// the chunk, and first is the first chunk, still without data. The last chunk may be empty. The limiter may be nil.
+// chunks sends the rest of a file, one chunk per message. The argument field is the number of the message field that
+// holds the chunk, and first is the first chunk, still without data. The last chunk may be empty. The limiter may be
+// nil.
 func (s *Sender) chunks(ctx context.Context, stream grpc.ServerStream, field protowire.Number,
 	first *peerv1.FileChunk, file io.Reader, limiter *rate.Limiter) error {
 	for chunk := first; ; {

@@ -55,7 +55,7 @@ func (h *Hub) Exchange(stream peerv1.PeerService_ExchangeServer) error {
 	}
 	h.mu.Unlock()
 	ended := make(chan error, 1)
-	// When this function returns, the stream ends, and so does the goroutine.
+	// When this handler returns, gRPC ends the stream. Then receive returns, too, and the goroutine ends.
 	go func() { ended <- h.receive(stream, first) }()
 	select {
 	case err := <-ended:

@@ -22,7 +22,7 @@ type Source interface {
 // Entries is a peer's response to a request for a range of a group's log.
 type Entries struct {
 	Entries []*raftpb.Entry
-	Through uint64 // up to this index, no entries other than those in Entries are valid
+	Through uint64 // Entries has all valid entries up to this index
 	Applied uint64 // applied index of the peer
 }
 

@@ -36,8 +36,8 @@ func (s slow) Send(messages []*raftpb.Message) {
 	}
 }
 
-// A lease starts at the time before the leader sends its request. A member's response promises nothing about later
-// times.
+// A leader must count the time of a lease from before it sends the request for it, and not from the time at which the
+// responses arrive. A member's response promises nothing about the time after that.
 func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = leaseTime / 2
@@ -122,8 +122,8 @@ func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 	})
 }
 
-// A leader that requests votes in a new term has given up its leadership. A member that has just received messages
-// from it as a leader must not refuse its vote for that reason.
+// A leader that requests votes in a new term has given up its leadership. So a member must not refuse its vote
+// because it has just received messages from that leader.
 func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

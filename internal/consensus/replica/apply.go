@@ -15,8 +15,9 @@ import (
 
 var errLeadLost = errors.New("the leadership was lost")
 
-// committedEarly returns this Ready's committed entries if all of them were in the log before, and otherwise nil.
-// Such entries can be applied, and their writes answered, before the Ready is synced.
+// committedEarly returns this Ready's committed entries if all of them were already in the log before this Ready. If
+// one of them is a new entry of this Ready, it returns nil. Entries that were in the log can be applied, and their
+// writes answered, before the Ready is synced.
 func (rd *round) committedEarly() []*raftpb.Entry {
 	committed, entries := rd.ready.CommittedEntries, rd.ready.Entries
 	if n := len(committed); n > 0 && len(entries) > 0 && committed[n-1].GetIndex() >= entries[0].GetIndex() {

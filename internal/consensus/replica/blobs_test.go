@@ -162,7 +162,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		var hung, slow atomic.Uint64 // the leader hung never sends the blob to the follower slow
+		var hung, slow atomic.Uint64 // ids of a leader, and of a follower that never gets the blob from it
 		var waiting atomic.Bool
 		n.change = func(id uint64, o *Options) {
 			o.FetchBlobs = func(ctx context.Context, from uint64, refs []format.BlobRef) error {

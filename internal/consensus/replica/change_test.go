@@ -97,8 +97,8 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 			len(conf.GetVotersOutgoing())+len(conf.GetLearners()) > 0 {
 			t.Fatalf("after the replacement: %v", conf)
 		}
-		// The new voter's vote counts: two voters, one of which is the new one, are a majority, and the leader alone is
-		// not.
+		// Check that the new voter's vote counts. While one of the three voters is isolated, the leader and the new voter
+		// are a majority. When the new voter is isolated, too, the leader alone is not a majority.
 		n.stop(gone)
 		third := 6 - first - gone
 		n.isolate(third, true)
@@ -138,9 +138,9 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		ok(t, leader.TransferLeader(timeout(t), transferTarget))
 		until(t, "the heir serves", func() bool { return n.members[transferTarget].Status().Leader })
 		ok(t, n.members[transferTarget].ChangeMembers(timeout(t), change(add(4), remove(first))))
-		// The removed replica usually learns of its removal. It does not if the last message to it was still in flight when
-		// the new leader applied the change. In that case placement notifies it later. Either way, it must not disturb the
-		// other members.
+		// The removed replica usually learns that it was removed. It does not if the last message to it was still in flight
+		// when the new leader applied the change. In that case placement tells it later. Either way, it must not disturb
+		// the other members.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
 		if !n.members[transferTarget].Status().Leader {
@@ -367,8 +367,8 @@ func TestLeadIsHandedOver(t *testing.T) {
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// No member receives the entries that this leader appends after the change. Otherwise another member might have an
-		// entry that the new voter lacks, and would not vote for it.
+		// No other member may receive the entries that this leader appends after the change. Otherwise that member might
+		// have an entry that the new voter lacks, and would not vote for the new voter.
 		var alone atomic.Uint64
 		n.change = func(id uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && hasConfirmation(m) }}
@@ -560,7 +560,7 @@ func TestFormingGroupTakesNoWrites(t *testing.T) {
 	m.halt()
 	asked = 0
 	again := newMachine(t, mem, "/v").open("7", forming)
-	again.must(t, put(3, "a")) // once a group has held a write, it never waits for voters again
+	again.must(t, put(3, "a")) // even after a restart, a group that has held a write does not wait for voters
 }
 
 func TestMessagesThatCannotBeForItAreRefused(t *testing.T) {

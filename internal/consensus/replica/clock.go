@@ -60,8 +60,8 @@ func (c *core) forgetSilentLeader() {
 	}
 }
 
-// lostTicksMax is the number of ticks that a round may take, after the leadership was lost, to answer the writes that
-// were lost with it.
+// lostTicksMax is the number of ticks after a loss of the leadership within which a round must answer the writes in
+// progress. After that, the callers stop waiting (see tickLost).
 const lostTicksMax = 2
 
 // tickLost releases callers that wait for a round which does not finish after the leadership was lost. Their writes

@@ -159,7 +159,7 @@ func (c *core) isBusy() bool {
 // leave a joint membership, and the confirmation. It must not be called while a Ready is being taken.
 func (c *core) submit() {
 	if c.node.lost {
-		return // first, the writes that were in progress must be answered
+		return // writes from before the loss of the leadership must be answered first
 	}
 	c.submitWrites()
 	c.members.submitChange()
@@ -224,7 +224,7 @@ func (c *core) stored(entries []*raftpb.Entry) {
 	c.writes.Extends(entries[len(entries)-1].GetIndex())
 }
 
-// setMembers adopts the membership that resulted from the change at the index at.
+// setMembers adopts the membership that resulted from the change at the given index.
 func (c *core) setMembers(conf *raftpb.ConfState, at uint64) {
 	c.members.applied(conf, at)
 	c.lease.soleVoter.Store(c.members.sole && c.node.serving)

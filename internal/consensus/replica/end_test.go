@@ -28,8 +28,8 @@ func TestAnEndedGroupHoldsNoAcknowledgedPut(t *testing.T) {
 			acknowledged := 0
 			for writer := range 2 {
 				all.Go(func() {
-					// The put comes before the end, after it, or at the same instant. In the last case, the scheduler decides the
-					// order.
+					// The put comes before the end, after it, or at the same instant. In the last case, the scheduler decides which
+					// of them comes first.
 					time.Sleep([]time.Duration{9e6, 10e6, 10e6, 11e6}[round%4])
 					_, leader := n.leader(t, 0)
 					if _, err := leader.do(t, put(int64(writer), "data")); err == nil {

@@ -22,7 +22,7 @@ func TestFailedSyncIsSurvivedOnce(t *testing.T) {
 	one := m.open("7", nil)
 	one.must(t, put(1, "a"))
 	fault := faulty.Add(&vfstest.Fault{Match: isSegmentSync, Count: 1, Effect: vfstest.EffectDrop})
-	one.must(t, put(2, "b")) // the first sync loses this write, so the log writes it again to a new segment
+	one.must(t, put(2, "b")) // the sync fails and loses this write, so the log writes it again to a new segment
 	if fault.Fired() != 1 {
 		t.Fatalf("fired %d times", fault.Fired())
 	}
