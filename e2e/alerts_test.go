@@ -52,7 +52,7 @@ type alertWatch struct {
 	mutex   sync.Mutex
 	scrapes int               // guarded by mutex
 	states  map[string]string // states of the alerts after the last scrape; guarded by mutex
-	log     []string          // changes of states; guarded by mutex
+	log     []string          // changes of alert states; guarded by mutex
 	failure error             // guarded by mutex
 }
 

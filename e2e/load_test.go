@@ -20,7 +20,8 @@ import (
 )
 
 // A load is a set of callers that continuously put records and read them back. They call the gateway's Service with
-// the Go client, as a program in the cluster would. This machine must be able to reach Services by their addresses.
+// the Go client, as a program in the cluster would. So this machine must be able to reach Services by their
+// addresses.
 const (
 	loadCallers = 8
 	loadRecords = 64                     // number of records of each caller
@@ -51,8 +52,8 @@ type timedCall struct {
 type caller struct {
 	number int
 	turn   int
-	// valid lists the data that each record may hold: the last acknowledged data, followed by data with an unknown
-	// outcome.
+	// valid lists the data that each record may hold: first the last acknowledged data, then the data of puts with an
+	// unknown outcome.
 	valid map[int64][]string
 }
 

@@ -54,7 +54,7 @@ func (s *space) watchMemberships() *memberships {
 	defer stop()
 	first, err := etcd.Get(soon, prefix, clientv3.WithPrefix())
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach pods, such as %s, by their addresses", address)
-	for _, kv := range slices.Backward(first.Kvs) { // shards first, so that their nodes are known
+	for _, kv := range slices.Backward(first.Kvs) { // shards come first, so that their nodes are known when groups follow
 		m.see(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
 	}
 	Expect(m.groups).NotTo(BeEmpty(), "etcd holds no groups below %s", prefix)

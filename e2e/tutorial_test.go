@@ -30,8 +30,8 @@ func sessionOf(steps []pagetest.Step) string {
 	for n, step := range steps {
 		command := step.Command
 		if behind, ok := strings.CutSuffix(command, "&"); ok && slices.ContainsFunc(step.Prints, isWord) {
-			// On the page, the shell continues before the command prints anything. Therefore the script waits until the command
-			// prints something or exits.
+			// The page runs this command in the background, so the shell continues before the command prints anything.
+			// Therefore the script waits until the command prints something or exits.
 			command = fmt.Sprintf("said=$(mktemp)\n%s >\"$said\" &\n"+
 				"until [ -s \"$said\" ] || ! kill -0 $!; do sleep 0.1; done; cat \"$said\"", behind)
 		}

@@ -97,7 +97,7 @@ func (s *space) awaitUpdated(image string) {
 	s.awaitStore("q", 2*time.Minute)
 }
 
-// throttle sets the speed of the disk below the shard on the node.
+// throttle sets the speed of the disk that the shard on the node uses.
 func (s *space) throttle(node, rate string) {
 	GinkgoHelper()
 	cluster("disk", "throttle", node, s.name+"-slow", rate)
@@ -107,7 +107,7 @@ func (s *space) throttle(node, rate string) {
 // loadRate, loading takes minutes.
 const mountRate, loadRate = "512K", "16K"
 
-// throttleAll sets the speed of the disks below the shards.
+// throttleAll sets the speed of the disks that the shards use.
 func (s *space) throttleAll(rate string) {
 	GinkgoHelper()
 	for _, node := range []string{"n1", "n2", "n3"} {
@@ -306,7 +306,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 			held := s.awaitHeld(before, order)
 			s.othersGoOn(held, ids)
 			order = append(order, held)
-			// On a busy machine, the operator may be late in asking the shard.
+			// On a busy machine, the operator may ask the shard late.
 			Eventually(func() v1alpha1.ShardState { return s.shardState(held) }).WithTimeout(time.Minute).
 				Should(Equal(v1alpha1.ShardLoading), "it has loaded already: is the disk slow?")
 			Expect(seen.seen()).To(Equal(order))

@@ -93,7 +93,8 @@ type Input struct {
 type Decision struct {
 	State    State
 	MakeNext bool
-	// Merge is true if, before MakeNext, the current and the next authorities have to be combined into the current ones.
+	// Merge is true if the current and the next authorities have to be combined into the current ones before MakeNext
+	// takes effect.
 	Merge   bool
 	Promote bool
 	// Words describe the next change, and what it waits for. They are empty if everything matches the spec.

@@ -232,7 +232,7 @@ func TestWhatAnAbsentSpecMeans(t *testing.T) {
 		change    func(*v1alpha1.RecordStore)
 		mode      v1alpha1.TLSMode
 		transport v1alpha1.TLSTransport // transport that is recorded when the operator first handles the store
-		mounts    bool                  // may be recreated with certificates although the image has not changed
+		mounts    bool                  // whether pods may be recreated with certificates although the image has not changed
 	}{
 		"new":                        {&v1alpha1.RecordStore{}, nil, v1alpha1.TLSRequired, "", true},
 		"new, asks for none":         {&v1alpha1.RecordStore{}, asks(v1alpha1.TLSDisabled), v1alpha1.TLSDisabled, "", true},

@@ -64,14 +64,15 @@ type leaf struct {
 	names               []string // DNS names
 	notBefore, notAfter time.Time
 	issuer              [sha256.Size]byte // hash of the authority's certificate
-	trusts              bundles           // bundles of authorities in the same Secret
+	trusts              bundles           // authorities in the same Secret
 	read                time.Time
 	pairs               [sha256.Size]byte // hash of the certificates with their keys
 	under               string            // result of underOf at the last successful check; empty if there was none
 }
 
-// underOf returns a text that identifies the authorities that issue certificates and are trusted in a state. If a
-// certificate was last checked with other authorities, it has to be checked again, and may have to be renewed.
+// underOf returns a text that identifies the authorities that issue certificates, and those that are trusted, in a
+// state. If a certificate was last checked with other authorities, it has to be checked again, and may have to be
+// renewed.
 func underOf(status *v1alpha1.TLSStatus) string {
 	return fmt.Sprintf("%s %s %d", status.Bundle, status.ClientBundle, StateOf(status).InUse().IssueBy)
 }

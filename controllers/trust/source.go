@@ -370,9 +370,9 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 // errUnasked means that the source was never asked for a certificate of the process.
 var errUnasked = errors.New("the source is asked for no certificate of this process")
 
-// newest returns the source's newest certificates for a process that fit the currently issuing authorities. If there
-// are none, it returns nil, and cause says why. The argument issuer is the source that currently issues certificates
-// for the store.
+// newest returns the newest certificates that the source provides for a process, if they fit the authorities that
+// currently issue certificates. If there are none, it returns nil, and cause says why. The argument issuer is the
+// source that currently issues certificates for the store.
 func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer v1alpha1.TLSSource, want Leaf,
 	fits func(map[string][]byte) bool) (
 	pairs map[string][]byte, cause, err error,

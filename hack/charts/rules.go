@@ -198,8 +198,8 @@ func writeRules(root string) error {
 	return os.WriteFile(filepath.Join(root, "charts", "sheaf-operator", "templates", "_rules.tpl"), []byte(text), 0o644)
 }
 
-// copyFence copies the policy that limits what the operator's account may do. When the chart is rendered, it inserts
-// the names of the release.
+// copyFence copies the policy that limits what the operator's account may do. The chart inserts the names of the
+// release into the copy when it is rendered.
 func copyFence(root string) error {
 	text, err := os.ReadFile(filepath.Join(root, "config", "rbac", "fence.yaml"))
 	if err != nil {

@@ -481,8 +481,8 @@ func TestAnObjectIsLost(t *testing.T) {
 	}
 }
 
-// Leaders are told that entries are archived only after the bucket has confirmed the creation of the object that
-// holds them.
+// An archiver reports entries to the leaders as archived only after the bucket has confirmed the creation of the
+// object that holds them.
 func TestMarksWaitForTheAnswer(t *testing.T) {
 	inScene(t, 1, standardLimits, func(s *scene) {
 		t := s.t
@@ -524,7 +524,7 @@ func TestAPausedArchiverNotesNoHole(t *testing.T) {
 		first.stop()
 		<-first.ended
 		s.process = begin(s.model, s.view, smallLimits, func(o *Options) { o.Source = source })
-		time.Sleep(time.Minute) // the archiver knows how far the archive is, and is waiting for the store
+		time.Sleep(time.Minute) // by then, the archiver knows how far each group is archived, and waits for the store
 		paused := s.process
 		s.restart(smallLimits)
 		time.Sleep(time.Minute)

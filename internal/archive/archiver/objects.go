@@ -189,7 +189,8 @@ func (o *objects) create(ctx context.Context, name string, spec func() (object.S
 	return size, err
 }
 
-// watched remembers a reader's error, so that it can be told apart from an error of the bucket that reads from it.
+// watched remembers the error of a reader, so that errors of the reader can be distinguished from errors of the
+// bucket that reads from it.
 type watched struct {
 	src io.Reader
 	err error // nil if the reader has only returned io.EOF

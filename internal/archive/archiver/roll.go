@@ -171,8 +171,8 @@ func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef
 	return refs, flush()
 }
 
-// readLoose reads the entries of a piece from its log object. If a read fails, it is retried, and each is called
-// again for the entries from the first one on.
+// readLoose reads the entries of a piece from its log object. If a read fails, readLoose retries it, and calls the
+// function each again, beginning with the first entry.
 func (a *Archiver) readLoose(ctx context.Context, l *loose, each func(*pieces.Reader) error) error {
 	want := pieces.Want{Store: a.opts.Store, Range: l.Range, Bytes: l.bytes}
 	read := func(src io.Reader) error {

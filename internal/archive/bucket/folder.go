@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// pending is the folder for objects that are still being written. No object has a name in it. Files that a killed
-// process has left in it are garbage.
+// pending is the folder for objects that are still being written. No object gets a name in this folder. Files that a
+// killed process has left in it are garbage.
 const pending = ".pending"
 
 // writeBytes is the maximum number of bytes written in one call.

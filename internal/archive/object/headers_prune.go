@@ -36,7 +36,7 @@ type Point struct {
 	Facts   []Fact       `json:"facts,omitempty"`
 }
 
-// PointGroup holds the index as of which a point reads a group.
+// PointGroup is a group in a point. The point holds the state of the group as of Index.
 type PointGroup struct {
 	Group uuid.UUID `json:"group"`
 	Name  string    `json:"name"`

@@ -122,7 +122,7 @@ func (m *model) prune() {
 	m.check()
 }
 
-// moment is a time as of which a test reads a group.
+// moment is a time for which a test reads the state of a group.
 type moment struct {
 	group string
 	nanos int64
@@ -142,8 +142,8 @@ func (m *model) moments() map[*archivetest.Group][]int64 {
 	return moments
 }
 
-// times returns, for each group and time, the index as of which the group is read, or "refused". It reads the group
-// as of each time that is not refused, and compares the result with the truth.
+// times returns, for each group and time, the index that corresponds to the time, or "refused". It reads the group as
+// of each time that is not refused, and compares the result with the truth.
 func (m *model) times(moments map[*archivetest.Group][]int64) map[moment]string {
 	m.t.Helper()
 	ctx := m.t.Context()
@@ -260,7 +260,7 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 	}
 }
 
-// names returns those names of objects that contain the given text.
+// names returns the names of those objects whose names contain the given text.
 func names(b *archivetest.Memory, part string) (found []string) {
 	for _, name := range b.Names() {
 		if strings.Contains(name, part) {

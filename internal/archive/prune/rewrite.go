@@ -96,7 +96,8 @@ func (r *rewriting) worthIt() bool {
 	return fresh > 0 && fresh >= old
 }
 
-// readable determines the indexes of the points as of which the group can be read, and must remain readable.
+// readable collects the indexes at which points read the group and which can be read now. These indexes must remain
+// readable.
 func (r *rewriting) readable(ctx context.Context, points []Point) error {
 	for _, p := range points {
 		for _, in := range p.Groups {

@@ -226,7 +226,7 @@ func (s *Store) find(ctx context.Context, useless []string) (*finder, error) {
 	return f, nil
 }
 
-// logs adds the log objects all of whose pieces are covered by catalogues, except the newest ones.
+// logs adds those log objects whose pieces are all covered by catalogues, except the newest ones.
 func (f *finder) logs(a *reader.Archive, groups []*reader.Group) {
 	first, through := a.Logs()
 	living := 0

@@ -65,8 +65,7 @@ func (v *verifier) point(ctx context.Context, p *object.Point) {
 	}
 }
 
-// Point returns the index as of which a point reads each group. It returns fs.ErrNotExist if there is no point with
-// this name.
+// Point returns the index of each group in a point. It returns fs.ErrNotExist if there is no point with this name.
 func (a *Archive) Point(ctx context.Context, name string) (map[uuid.UUID]uint64, error) {
 	if err := object.CheckPointName(name); err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (i *Image) Manifest() []byte { return i.manifest }
 // Position returns the commit index and the term in the manifest.
 func (i *Image) Position() (index, term uint64) { return i.plan.next, i.plan.term }
 
-// AsOf returns the index in the source group as of which the group is restored.
+// AsOf returns the index in the source group up to which entries are restored.
 func (i *Image) AsOf() uint64 { return i.plan.index }
 
 // Records returns the number of restored records.

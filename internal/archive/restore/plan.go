@@ -28,7 +28,7 @@ const indexSpan = 1 << 32
 type plan struct {
 	group    *reader.Group
 	identity format.Identity // identity of the new group
-	index    uint64          // index as of which the group is restored
+	index    uint64          // the entries up to this index are restored
 	next     uint64          // commit index of the restored group, 2^32 above every archived index of the source group
 	term     uint64          // greatest term of all entries
 	version  uint64          // index of the last version at or below index; 0 if there is none

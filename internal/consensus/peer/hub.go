@@ -109,7 +109,7 @@ type Counters struct {
 // LinkStats describes the link to one peer.
 type LinkStats struct {
 	Shard    string
-	Alive    bool          // a message of the peer was received within silenceMax
+	Alive    bool          // a message from the peer was received within silenceMax
 	Silence  time.Duration // time since the peer's last message, or since the link was created
 	Messages int64         // number of messages that wait to be sent
 	Bytes    int64         // size of these messages

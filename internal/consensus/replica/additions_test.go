@@ -74,8 +74,8 @@ func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
 	})
 }
 
-// The leadership must not be transferred to a member that does not have the change yet that made it a voter. Such a
-// member would still use its previous membership, and would request votes from too few or from the wrong members.
+// The leadership must not be transferred to a member that has not yet received the change that made it a voter. Such
+// a member would still use its previous membership, and would request votes from too few or from the wrong members.
 func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

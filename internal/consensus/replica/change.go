@@ -81,8 +81,9 @@ func (r *Replica) Wake() {
 
 // TransferLeader transfers the leadership to a voter, and waits until that voter leads. If this takes longer than
 // about an election timeout, TransferLeader returns an error, and this replica may continue to lead. During the
-// transfer, writes are refused with ErrNoLeader. A voter that is far behind, or that does not have the membership
-// change yet which gave it its vote, is first given time to catch up. Writes are still accepted during that time.
+// transfer, writes are refused with ErrNoLeader. A voter that is far behind, or that has not yet received the
+// membership change which gave it its vote, is first given time to catch up. Writes are still accepted during that
+// time.
 func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, transferTimeMax, ErrNotTransferred)
 	defer cancel()
