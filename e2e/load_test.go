@@ -205,7 +205,8 @@ func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	return longest, until
 }
 
-// finish waits for more calls and stops the load. No call may have failed. finish then checks all acknowledged records.
+// finish waits until the given number of further calls has been answered, and then stops the load. No call may have
+// failed. finish then checks all acknowledged records.
 func (l *load) finish(more int) {
 	GinkgoHelper()
 	l.awaitCalls(more)

@@ -116,7 +116,7 @@ func (s *space) throttleAll(rate string) {
 }
 
 // awaitHeld waits until some shard has been restarted and holds up the update because it is still loading. It returns
-// the name of that shard. The argument but lists shards to ignore. The shard keeps loading until the test makes its
+// the name of that shard, and ignores the shards listed in `but`. The shard keeps loading until the test makes its
 // disk fast again.
 func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	GinkgoHelper()

@@ -139,9 +139,9 @@ func Decide(in Input) Decision {
 	return Decision{State: s}
 }
 
-// after moves the change to the phase in the argument next once all processes are ready for that phase, and callers
-// have had callersPause to load their new files. Until then it leaves the state unchanged, and the Words of the
-// decision say what the change is waiting for.
+// after moves the change to the given phase once all processes are ready for that phase, and callers have had
+// callersPause to load their new files. Until then it leaves the state unchanged, and the Words of the decision say
+// what the change is waiting for.
 func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) Decision {
 	if ready < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.wordsOf(ready, what)}

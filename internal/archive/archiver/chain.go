@@ -104,7 +104,7 @@ func (c *chain) read(ctx context.Context, each func(number uint64, e object.Enve
 }
 
 // begin takes over the chain by creating an empty log object with the next epoch. If another archiver has added
-// objects since the chain was read, begin first reads them and passes each of them to the function each.
+// objects since the chain was read, begin first reads them, and calls the function each for every one of them.
 func (c *chain) begin(ctx context.Context, each func(number uint64, e object.Envelope, l *object.Log)) error {
 	last := c.epoch
 	for {

@@ -226,7 +226,7 @@ func (o *objects) header(ctx context.Context, name string, kind object.Kind, to 
 	return e, err
 }
 
-// list calls the function each with the names of all objects that begin with prefix and sort after the name in after,
+// list calls a function with the names of all objects that begin with the given prefix and sort after a given name,
 // until the function returns false.
 func (o *objects) list(ctx context.Context, prefix, after string, each func(name string) bool) error {
 	return o.again(ctx, ReasonRead, "list "+prefix, func() error {

@@ -57,7 +57,7 @@ func (a *Archiver) writeSegment(ctx context.Context, name string, floor uint64, 
 }
 
 // rollDue moves pieces from log objects to segments, for the groups that have too many such pieces, or have had them
-// for too long. It stops after the time until.
+// for too long. It stops when the given time has passed.
 func (a *Archiver) rollDue(ctx context.Context, until time.Time) error {
 	for _, g := range a.sorted() {
 		if !a.isDue(g) {
@@ -171,8 +171,8 @@ func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef
 	return refs, flush()
 }
 
-// readLoose reads the entries of a piece from its log object. If a read fails, readLoose retries it, and calls the
-// function each again, beginning with the first entry.
+// readLoose reads the entries of a piece from its log object, and passes them to a function. If a read fails,
+// readLoose repeats it, and passes the entries to the function again, beginning with the first one.
 func (a *Archiver) readLoose(ctx context.Context, l *loose, each func(*pieces.Reader) error) error {
 	want := pieces.Want{Store: a.opts.Store, Range: l.Range, Bytes: l.bytes}
 	read := func(src io.Reader) error {

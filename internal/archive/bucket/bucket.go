@@ -24,8 +24,8 @@ type Bucket interface {
 	Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
 	// Stat describes an object. It returns fs.ErrNotExist if the object does not exist.
 	Stat(ctx context.Context, name string) (Info, error)
-	// List yields the objects whose names begin with prefix and are greater than after, in byte order of their names. It
-	// may miss an object that is created or deleted during the iteration.
+	// List yields the objects whose names begin with the given prefix and are greater than a given name, in byte order
+	// of their names. It may miss an object that is created or deleted during the iteration.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Info, error]
 	// Delete removes an object. It returns nil if the object does not exist.
 	Delete(ctx context.Context, name string) error

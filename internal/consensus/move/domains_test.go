@@ -176,8 +176,8 @@ func topologies(t *rapid.T, apart bool) *topology {
 }
 
 // drive lets a leader decide until there is nothing left to do. Everything else is drawn at random, such as which
-// copy catches up next, and which voter leads. One shard stays silent; the argument never is its number, or -1 if all
-// shards respond. The function see is called with each membership during the move.
+// copy catches up next, and which voter leads. The shard with the number `never` stays silent. If that number is -1,
+// all shards respond. The function see is called with each membership during the move.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
 		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{},

@@ -338,10 +338,9 @@ func (h *Hub) deliverReports() {
 // Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
-// look records that the monitor is running now. The argument most is the maximum time between two looks of a process
-// that is not suspended. If more time has passed since the previous look, the process was suspended in the meantime,
-// and could not receive messages. look returns the time at which the process last resumed after it was suspended, or
-// 0 if it never was suspended.
+// look records that the monitor is running now. If more than the given maximum time has passed since the previous
+// call, the process was suspended in the meantime, and could not receive messages. look returns the time at which the
+// process last resumed after it was suspended, or 0 if it never was suspended.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now

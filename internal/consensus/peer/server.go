@@ -65,7 +65,8 @@ func (h *Hub) Exchange(stream peerv1.PeerService_ExchangeServer) error {
 	}
 }
 
-// receive receives messages until the stream ends. The argument in is the first one.
+// receive processes a first message, which the caller has received, and then receives further messages until the
+// stream ends.
 func (h *Hub) receive(stream peerv1.PeerService_ExchangeServer, in *peerv1.ExchangeRequest) error {
 	from := in.GetHeader().GetFromShard()
 	for {

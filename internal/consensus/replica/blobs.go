@@ -72,9 +72,8 @@ func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	return true
 }
 
-// end aborts the fetches for which the function stay returns false. The argument why becomes their error. A fetch
-// from a hanging member would never end on its own. While it runs, the same entries are not accepted from another
-// leader.
+// end aborts the fetches for which the function stay returns false, with the given error. A fetch from a hanging
+// member would never end on its own. While it runs, the same entries are not accepted from another leader.
 func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
