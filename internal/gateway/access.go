@@ -48,8 +48,8 @@ func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	return out, nil
 }
 
-// notOpened returns the error for a signed value from a caller, if the store did not issue that value to this caller,
-// or issued it too long ago.
+// notOpened returns the error for a signed value that a caller has sent back, if the store did not issue the value to
+// this caller, or issued it too long ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
 		return fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)

@@ -118,8 +118,8 @@ func (get *getting) read(ctx context.Context, p *part) error {
 	}
 }
 
-// send forwards one message to the caller. The argument bytes is the number of bytes that the shard which sent the
-// message has sent so far.
+// send forwards one message to the caller. The argument bytes is the number of bytes that the message's shard has
+// sent so far.
 func (get *getting) send(out *frame, bytes int64) error {
 	if out.bufs.Len() == 0 {
 		out.free()

@@ -41,7 +41,7 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	go func() {
 		err := b.answer(stream, under)
 		if err != nil {
-			cancel() // nobody will read the shards' responses any more, so their streams end
+			cancel() // ends the shards' streams, because nobody will read their responses any more
 		}
 		answered <- err
 		for pb := range under { // free the remaining messages

@@ -23,8 +23,8 @@ const (
 	createTimeout = 10 * time.Second
 )
 
-// resolve finds the route of a key in the table. creates is true if the call may create a group, with Named routing. A
-// nil route means that the caller must wait for a newer table.
+// resolve finds the route of a key in the table. The argument creates is true if the call may create a group, which
+// requires Named routing. A nil route means that the caller must wait for a newer table.
 func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (*route, error) {
 	if r := t.route(k); r != nil || t.hash != nil {
 		return r, nil
@@ -106,7 +106,7 @@ func (g *Gateway) repeated(effect routing.Effect) repeated {
 	return repeated{g: g, Attempts: routing.Attempts{Pace: &g.pace, Effect: effect}}
 }
 
-// route makes attempts at the leader of the key's group until an attempt has a final result or the deadline is near.
+// route tries the call at the leader of the key's group until an attempt has a final result or the deadline is near.
 func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) error {
 	t, err := c.g.router.wait(ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 	return c.repeat(ctx, t, do, func(t *table) (*route, error) { return c.g.resolve(ctx, t, k, creates) })
 }
 
-// named does what route does, for a group that is identified by name and must exist.
+// named does the same as route, but for a group that is identified by name and must exist.
 func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	t, err := c.g.tableWith(ctx, group)
 	if err != nil {
@@ -129,8 +129,9 @@ func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	})
 }
 
-// repeat makes attempts, each with the newest table; t is the table of the first attempt. The function find returns the
-// route in a table. If find returns an error, the call fails with that error.
+// repeat makes attempts until the call is done. The first attempt uses the table t, and each later attempt uses the
+// newest table. The function find looks up the call's route in a table. If find returns an error, the call fails with
+// that error.
 func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*table) (*route, error)) error {
 	for {
 		r, err := find(t)
@@ -144,8 +145,8 @@ func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*
 	}
 }
 
-// try makes one attempt at a group's leader. If the call must be retried, try waits until the next attempt makes sense.
-// If done is true, err is the call's result. r may be nil.
+// try makes one attempt to call a group's leader. If the call must be retried, try waits until the next attempt makes
+// sense. If done is true, err is the call's result. The argument r may be nil.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
 	f := failedAttempt{shard: r.leader(), route: r, table: t}
 	if f.shard == nil {
@@ -187,7 +188,7 @@ func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err e
 	return false, nil
 }
 
-// nowhere returns the error for a call to a group if none of its shards is known. r may be nil.
+// nowhere returns the error for a call to a group of which no shard is known. The receiver r may be nil.
 func (r *route) nowhere() error {
 	if r != nil && r.unknown != "" {
 		return fail(codes.Unavailable, reason.NoLeader, "group %q: %s", r.group, r.unknown)
@@ -204,7 +205,8 @@ func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing
 	return c.Pause(ctx, v.Wait, changed, c.g.stopping)
 }
 
-// admit counts a call and its bytes; the caller must call release afterwards.
+// admit counts a call and its bytes, or returns an error if they exceed a limit. If it succeeds, the caller must call
+// release afterwards.
 func (g *Gateway) admit(bytes int64) error {
 	calls, held := g.calls.Add(1), g.bytes.Add(bytes)
 	if calls > g.cfg.callsMax || held > g.cfg.Limits.BytesInFlightMax {

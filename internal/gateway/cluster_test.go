@@ -100,7 +100,7 @@ func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.Cli
 	return conn
 }
 
-// another starts a second gateway, with other limits, and waits until the gateway has reached an epoch.
+// another starts a second gateway with a different configuration, and waits until it has reached the given epoch.
 func (c *cluster) another(cfg gateway.Config, epoch uint64) recordv1.RecordServiceClient {
 	c.t.Helper()
 	g, err := gateway.Start(c.ctx, c.config(cfg))
@@ -163,7 +163,8 @@ func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uin
 	return s
 }
 
-// own writes to etcd that a group is on the given shard, which leads it. It returns the revision of this change.
+// own writes to etcd that the given shard is the group's only member, and its leader. It returns the revision of this
+// change.
 func (c *cluster) own(g placement.Group, shard string) int64 {
 	c.t.Helper()
 	g.Members = []placement.Member{{Shard: shard, VolumeUUID: c.shards[shard].volume, RaftID: 1}}

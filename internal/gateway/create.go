@@ -31,8 +31,9 @@ func (e *quotaError) Error() string {
 		e.tenant.Name, access.TenantGroups, e.tenant.Quotas.Of(access.TenantGroups), e.groups, e.tenant.Prefix)
 }
 
-// create creates a group with Named routing if the group does not exist, within the tenant's quota and, if limited,
-// within the store's limit. It returns a *quotaError, placement.ErrGroupLimit, or an etcd error.
+// create creates a group with Named routing if the group does not exist. The tenant's quota must allow the group. If
+// the argument limited is true, the store's group limit must also allow it. It returns a *quotaError,
+// placement.ErrGroupLimit, or an etcd error.
 func (g *Gateway) create(ctx context.Context, t *table, name string, limited bool) (there placement.Group, created bool,
 	err error) {
 	tenant, err := g.tenantOf(ctx, name)
@@ -83,8 +84,8 @@ type knownTenants struct {
 	list     []access.Tenant
 }
 
-// tenantOf returns the tenant that owns a group according to the grants table that etcd holds now, or nil if no tenant
-// owns it. If that table cannot be used, the last usable table remains in use, as with grants.
+// tenantOf returns the tenant that owns a group according to the grants table that etcd holds now, or nil if no
+// tenant owns it. If that table cannot be used, the last usable table remains in use, as it does for grants.
 func (g *Gateway) tenantOf(ctx context.Context, group string) (*access.Tenant, error) {
 	known := g.tenants.Load()
 	if known == nil {

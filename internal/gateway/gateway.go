@@ -120,8 +120,8 @@ func (l Limits) unfinishedMax() int64 {
 	return max(l.BytesInFlightMax/2, 2*message.RefusedBytesMax)
 }
 
-// If building a table took longer than tableCostMax, follow pauses for three times as long before the next one, but at
-// most for tablePauseMax.
+// If building a table took longer than tableCostMax, the method follow pauses before it builds the next one. The
+// pause is three times as long as the building took, but at most tablePauseMax.
 const (
 	tableCostMax  = 5 * time.Millisecond
 	tablePauseMax = 200 * time.Millisecond

@@ -71,9 +71,9 @@ func (s *shard) groups(ctx context.Context, only string, page paging.Page) *reco
 	return answer
 }
 
-// groupRows merges the responses of shards with the groups in the table. The rows are in the order of the listing and
-// begin with the page. If a shard has reported only a part of its groups, the rows that may be incomplete are left out,
-// and the result more is true.
+// groupRows merges the responses of shards with the groups in the table. The rows are in the order of the listing,
+// and the first row is the first one of the page. If a shard has reported only a part of its groups, the rows that
+// may be incomplete are left out, and the result more is true.
 func (t *table) groupRows(only string, page paging.Page, shards []*shard, answers []*recordv1.ListGroupsResponse) (
 	rows []*recordv1.Group, more bool) {
 	through := ""

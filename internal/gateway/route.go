@@ -48,7 +48,7 @@ func (s *shard) conn() *grpc.ClientConn {
 // route holds a group's shards, and the destination of calls to the group.
 type route struct {
 	group  string
-	told   *shard   // the group's leader according to etcd; nil if the leader is unknown
+	told   *shard   // the leader according to etcd, or else the first known member; nil if no member is known
 	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group, so it may hold records
 	votes  int      // number of voting members, including those without a known address
@@ -57,8 +57,8 @@ type route struct {
 	unknown string
 
 	members []*shard              // the voting members
-	tenure  *liveness.Tenure      // tenure of the shard in told as the leader
-	lead    atomic.Pointer[shard] // destination of calls: the shard in told, unless an error has named another shard
+	tenure  *liveness.Tenure      // tenure of the shard in told
+	lead    atomic.Pointer[shard] // destination of calls: the shard in told, unless an error has named another one
 }
 
 // leader returns the destination of calls, or nil if none is known. If the leader hangs and another member does not,
@@ -242,7 +242,8 @@ func (r *router) resetHung(before *table, view placement.View) {
 }
 
 // route builds the route to a group. The destination is the leader or, if none is known, the first member, which may
-// know the leader. If the method learn has set another destination, it remains valid while etcd names the same leader.
+// know the leader. If the method learn has set another destination, that destination remains valid while etcd names
+// the same leader.
 func (r *router) route(t, before *table, g placement.Group) *route {
 	out := &route{group: g.Name, holds: len(g.Members) > 0}
 	for _, m := range g.Members {

@@ -107,9 +107,9 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 	}
 }
 
-// scanBehind scans all groups whose names sort after the name in behind. If groups have damage, scanBehind scans the
-// other groups first, and finally returns the error about the last damage. The parameter damage is such an error from
-// an earlier part of the scan, or nil.
+// scanBehind scans all groups whose names sort after the name in the argument behind. If groups have damage,
+// scanBehind scans the other groups first, and finally returns the error about the last damage. The parameter damage
+// is such an error from an earlier part of the scan, or nil.
 func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string,
 	damage error) error {
 	t, err := g.router.wait(stream.Context())
@@ -225,7 +225,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 	return out, nil
 }
 
-// fanOut bounds the concurrent calls to shards for one call.
+// fanOut limits how many shards the gateway calls at the same time for one call.
 const fanOut = 16
 
 // find looks for an id. With Hash routing, it asks only for the group that can hold the id; with Named routing, it asks

@@ -26,7 +26,7 @@ func (c *cluster) setState(shard string, state recordv1.PlacementState) error {
 	return err
 }
 
-// placed lists the shards again and again until is(row) returns true for the row of the given shard.
+// placed lists the shards repeatedly until is(row) returns true, where row is the row of the given shard.
 func (c *cluster) placed(shard string, is func(*recordv1.Shard) bool) {
 	c.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {

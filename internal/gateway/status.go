@@ -98,7 +98,7 @@ type MoveStatus struct {
 	To      []string `json:"to"`
 	Bytes   int64    `json:"bytesTotal"`
 	Reason  string   `json:"reason,omitempty"`
-	Running bool     `json:"running"` // true if the move is in the target, false if the planner would start it
+	Running bool     `json:"running"` // true if the move has started, false if the planner would start it
 }
 
 // Status returns the current status.
@@ -245,7 +245,8 @@ func (p *places) leaveOut() {
 	}
 }
 
-// shardRank sorts shards by state. It returns 0 for the state "not registered", and 1 for any other state.
+// shardRank returns the rank by which shards are sorted. It returns 0 for the state "not registered", and 1 for any
+// other state.
 func shardRank(state string) int {
 	if state == silent {
 		return 0
@@ -335,7 +336,8 @@ func groupState(copies, there int) string {
 	return groupRouted
 }
 
-// summarize sets the summary sentence. held is the reason why etcd is not followed, or empty.
+// summarize sets the summary sentence. The argument held says why the gateway does not follow etcd. It is empty if
+// the gateway follows etcd.
 func (st *Status) summarize(p *places, known bool, held string) {
 	f := page.Facts{
 		EtcdHeld: held, Problems: p.problems, Groups: p.groupCount, Shards: p.shardCount, Routes: true, Failed: p.failed,

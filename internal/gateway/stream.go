@@ -130,9 +130,10 @@ func (s *shard) download(ctx context.Context, full string, in *frame) (grpc.Clie
 	return from, from.CloseSend()
 }
 
-// pump opens a stream at the shard that the function through chooses, sends the request in, and forwards all responses.
-// If change is not nil, it may change each response before that. ctx is the context of the caller's stream, or is
-// derived from it. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds all streams together.
+// pump opens a stream at the shard that the function through chooses, sends the request in the argument in to the
+// shard, and forwards all responses. If change is not nil, it may change each response before that. ctx is the
+// context of the caller's stream, or is derived from it. Flow control bounds a stream on both sides;
+// Limits.AnswerBytesMax bounds all streams together.
 func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
 	through func(*repeated, context.Context, attempt) error, full string, in *frame, change func(*frame) error) error {
 	call := g.repeated(routing.Effect{})
@@ -181,7 +182,7 @@ func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
 	})
 }
 
-// pumpGroup does what pump does, for a request to the leader of a group that is identified by name.
+// pumpGroup does the same as pump, but for a request to the leader of a group that is identified by name.
 func (g *Gateway) pumpGroup(ctx context.Context, stream grpc.ServerStream, group, full string, request proto.Message,
 	change func(*frame) error) error {
 	encoded, err := proto.Marshal(request)

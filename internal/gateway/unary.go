@@ -134,8 +134,8 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 	return out, g.again(ctx, m, &k, in, out, g.repeated(effect), nil)
 }
 
-// again is the slow path: it waits for routes, creates groups, and retries. first is the failure of the fast path, or
-// nil if no attempt was made yet.
+// again is the slow path: it waits for routes, creates groups, and retries. The argument first is the failure of the
+// fast path, or nil if no attempt was made yet.
 func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, call repeated,
 	first *failedAttempt) error {
 	ctx, cancel := g.bounded(ctx)

@@ -21,8 +21,8 @@ import (
 )
 
 // unread starts a cluster with one group, which has 12 MB of records, and a gateway with little memory for responses.
-// held returns the bytes that the gateway holds for responses. ended returns the number of calls that ended with the
-// given code.
+// The function held returns the bytes that the gateway holds for responses. The function ended returns the number of
+// calls that ended with the given code.
 func unread(t *testing.T, limits gateway.Limits) (c *cluster, held func() int64, ended func(code codes.Code) int64) {
 	registry := prometheus.NewRegistry()
 	c = newCluster(t, hash(1), gateway.Config{Limits: limits, Registry: registry}, "a")

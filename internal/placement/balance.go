@@ -27,7 +27,7 @@ var (
 )
 
 const (
-	// slackAbove is a multiple of the slack. A shard that has reached the mean receives groups only from shards whose
+	// slackAbove is a factor for the slack. A shard that has reached the mean receives groups only from shards whose
 	// load is greater by more than slackAbove times the slack.
 	slackAbove = 3
 	// aboveMeanPart is the fraction of the mean by which a shard that was below the mean may exceed it after a move.

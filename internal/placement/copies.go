@@ -67,8 +67,8 @@ func (v View) IsMoving(group string) bool {
 	})
 }
 
-// SharedDomains returns the failure domains that hold, or may hold, two copies of a group until it reaches its target,
-// because no order of the steps avoids that. See the function SharedDomains.
+// SharedDomains returns the failure domains in which a group has, or may have, two copies until the group reaches its
+// target. No order of the move's steps can avoid this. See the function SharedDomains.
 func (v View) SharedDomains(group string) []string {
 	voters := v.Groups[group].Voters()
 	from := make([]string, 0, len(voters))
@@ -112,9 +112,9 @@ func (v View) Homeless() (n int) {
 	return n
 }
 
-// SharedDomains returns the failure domains, sorted by name, that hold two copies of a group while the group moves
-// between shards. Leaders order their steps so that this does not happen (package move). In these cases no such order
-// exists:
+// SharedDomains returns the failure domains, sorted by name, that unavoidably hold two copies of a group while the
+// group moves between shards. Leaders order the steps of a move so that no domain holds two copies (package move). In
+// the following cases, no such order exists:
 //
 //   - two of the group's current shards, or two of its target shards, are in one domain;
 //   - the group has fewer shards than its target. A missing copy is replaced immediately, even if a copy that will

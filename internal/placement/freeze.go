@@ -8,9 +8,9 @@ import (
 )
 
 // If etcd is restored from an older backup, it shows where groups were at the time of the backup, which may differ
-// from where they are now (rule 9). The first process that notices the restore freezes the store. From then on, no
-// process moves, creates or deletes anything on the basis of etcd. The freeze ends when etcd has been overwritten
-// with the true state, which the shards report. docs/placement.md describes the procedure.
+// from where they are now (safety rule 9). The first process that notices the restore freezes the store. From then
+// on, no process moves, creates or deletes anything on the basis of etcd. The freeze ends when etcd has been
+// overwritten with the true state, which the shards report. docs/placement.md describes the procedure.
 
 // Mark is the state of a store's placement up to which a process has read it. Two marks of one store can be compared.
 type Mark struct {

@@ -128,13 +128,13 @@ type Group struct {
 	// overwrite Members (see PutGroupAsLeader).
 	Term      uint64 `json:"term,omitempty"`
 	ConfIndex uint64 `json:"confIndex,omitempty"`
-	// Everywhere is an index up to which every member has the complete log, according to the leader's last report.
-	// Thanks to this index, followers know which tombstones they may drop, and not only the leader does.
+	// Everywhere is an index up to which every member has the complete log, according to the leader's last report. With
+	// this index, not only the leader but also the followers know which tombstones they may drop.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 
 	// Deleted is the time, in UTC, at which the group was deleted. It is empty if the group exists. The key of a deleted
-	// group is kept, because a missing key would mean that etcd was rolled back (rule 9). Views never contain deleted
-	// groups.
+	// group is kept, because a missing key would mean that etcd was rolled back (safety rule 9). Views never contain
+	// deleted groups.
 	Deleted string `json:"deleted,omitempty"`
 
 	// Revision is the revision at which etcd last changed the key, as of the time when the key was read. It is 0 for a

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// This test makes a round apply an entry and pauses the round before its sync. Meanwhile the entry is compacted away,
-// so that the log begins after the last index that Raft knows to be applied, and the leader fails. A replica that
-// campaigned in this state would make Raft panic.
+// This test makes a round apply an entry, and pauses the round before its sync. During the pause, the entry is
+// compacted away, so the log now begins after the last index that Raft knows to be applied. Then the leader fails. A
+// replica that campaigned in this state would make Raft panic.
 func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	for range 100 { // one attempt may not be enough, because sometimes a round applies the entry without a sync
 		met := false
@@ -26,8 +26,8 @@ func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
 	t.Fatal("no round applied an entry and synced")
 }
 
-// campaignsInARound runs the scenario once. It returns false if the entry was applied too early, or in a round
-// without a sync, because the run then tests nothing.
+// campaignsInARound runs the scenario once. It returns false if the run tested nothing, because the entry was applied
+// too early or in a round without a sync.
 func campaignsInARound(t *testing.T) bool {
 	n := makeNetwork(t)
 	var held atomic.Uint64 // id of the member whose round is paused before its sync
@@ -58,7 +58,7 @@ func campaignsInARound(t *testing.T) bool {
 		return last == newest
 	})
 	if one.log.AppliedIndex() == newest {
-		return false // too early: this member already knows that the entry is committed
+		return false // the member knows too early that the entry is committed, so this run tests nothing
 	}
 	ok(t, one.log.Seal())
 	n.lose(nil)

@@ -44,7 +44,8 @@ type member struct {
 	name    string
 }
 
-// newFaultyMachine returns a machine with an in-memory disk, and that disk, to which faults can be added.
+// newFaultyMachine returns a machine with an in-memory disk. It also returns the disk, so that the test can add
+// faults to it.
 func newFaultyMachine(t testing.TB) (*vfstest.Faulty, *machine) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	return faulty, newMachine(t, faulty, "/v")
@@ -115,7 +116,7 @@ func (m *machine) halt() {
 		return
 	}
 	m.committer.Close()
-	_, _ = m.journal.Close() // keeps the journal's files if a log still needs them
+	_, _ = m.journal.Close() // if a log still needs the journal's files, Close keeps them
 	for _, one := range m.members {
 		one.log.Close(false)
 	}
@@ -147,7 +148,7 @@ func requestID(a, b uint64) (id [16]byte) {
 	return id
 }
 
-// write is a Write with methods that set one field each.
+// write is a Write with methods that each set one field.
 type write struct{ Write }
 
 func put(id int64, data string) write { return write{Write{ID: id, Data: []byte(data)}} }

@@ -43,7 +43,7 @@ type lease struct {
 	// its log holds everything that was ever acknowledged.
 	soleVoter atomic.Bool
 	until     atomic.Int64 // monotonic time until which the lease runs; 0 if there is no lease
-	renew     atomic.Bool  // whether a request to the majority is due, to extend the lease although no read waits
+	renew     atomic.Bool  // whether to ask the majority in order to extend the lease, although no read waits
 }
 
 const (
@@ -77,7 +77,8 @@ func (l *lease) endAll() {
 	l.end()
 }
 
-// start starts a leader's lease, because the majority has confirmed a request sent at the time askedAt.
+// start starts a leader's lease. It is called when the majority has confirmed a request that was sent at the time
+// askedAt.
 func (l *lease) start(askedAt int64) {
 	if l.allowed {
 		l.until.Store(askedAt + int64(leaseTime))

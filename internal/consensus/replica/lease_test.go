@@ -129,7 +129,7 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		leader.must(t, put(1, "a"))
 		b, c := id%3+1, (id+1)%3+1
 		if c < b {
-			b, c = c, b // b must have the lower id, because that member campaigns first
+			b, c = c, b // b must have the lower id, because the member with the lower id campaigns first
 		}
 		time.Sleep(time.Second) // long enough for all members to learn that the write is committed
 		n.isolate(c, true)

@@ -22,8 +22,8 @@ type call struct {
 	cond Condition
 }
 
-// reply is the result of a call. Its index is that of the version that was read or written, or that a refusal names as
-// the current one.
+// reply is the result of a call. The field index is the index of the version that was read or written. If a write was
+// refused, it is the index of the current version, which the refusal names.
 type reply struct {
 	index uint64
 	err   error // nil, ErrExists or ErrMismatch
@@ -137,7 +137,7 @@ func (one *member) perform(t *testing.T, c call, client, number uint64) reply {
 		return reply{index: index}
 	}
 	w := write{Write{ID: c.id, Delete: c.what == "delete", Condition: c.cond}}
-	if number%3 == 0 { // two concurrent calls with one request id must get the result of one write
+	if number%3 == 0 { // two concurrent calls with the same request id must get the result of the same write
 		w.RequestID = requestID(client, number)
 		one.Propose(w)
 	}

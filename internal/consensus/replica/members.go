@@ -34,7 +34,7 @@ type members struct {
 	change       *memberChange // the change in progress, or nil if there is none
 	confirmation confirmation  // the confirmation of the last change
 	leave        bool          // whether this replica has to leave a joint membership
-	jointTicks   int           // ticks without a change during which a joint membership could have been left
+	jointTicks   int           // number of ticks for which this leader could have left the joint membership
 	offerTicks   int           // number of ticks for which some member has needed a snapshot
 }
 
@@ -154,7 +154,7 @@ func (m *members) applied(conf *raftpb.ConfState, at uint64) {
 	}
 }
 
-// abandon ends the change in progress, with the error why, when the leadership is lost.
+// abandon ends the change in progress when the leadership is lost. The error of the change wraps the argument why.
 func (m *members) abandon(why error) {
 	switch c := m.change; {
 	case c == nil:
@@ -191,8 +191,8 @@ func (m *members) tickJoint() {
 // offerTicks is the number of ticks between two offers of a snapshot.
 const offerTicks = 5 * electionTicks
 
-// tickOffers makes Raft retry the members that were offered a snapshot. This is necessary because the offer, or the
-// reply that it was accepted, may be lost.
+// tickOffers makes Raft offer the snapshot again to each member that was offered one. This is necessary because the
+// offer, or the reply that it was accepted, may be lost.
 func (m *members) tickOffers() {
 	if m.offerTicks++; !m.node.leader || m.offerTicks < offerTicks {
 		return

@@ -152,7 +152,7 @@ func (n *network) stop(id uint64) {
 	}
 }
 
-// leader waits until a member leads and accepts writes. The member whose id is but does not count.
+// leader waits until a member leads and accepts writes. It ignores the member whose id is in the argument but.
 func (n *network) leader(t *testing.T, but uint64) (uint64, *member) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

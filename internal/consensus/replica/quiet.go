@@ -110,7 +110,7 @@ func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 // inRound reports whether a round is requested or in progress, or Raft has output for a round.
 func (q *quiet) inRound() bool { return q.seat.IsScheduled() || q.node.raft.HasReady() }
 
-// allHave reports whether those members whose shards are alive form a majority, and have all entries up to the index
+// allHave reports whether the members whose shards are alive form a majority and all have the entries up to the index
 // last.
 func (q *quiet) allHave(last uint64) bool {
 	voters, all := 0, true

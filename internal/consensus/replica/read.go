@@ -51,9 +51,9 @@ type question struct {
 	leaderTerm uint64 // term in which this replica asks as the leader; 0 if this replica does not lead
 }
 
-// ReadBarrier returns when reads from the log see every write that was acknowledged before the call (linearizable).
-// While there is no leader, ReadBarrier waits. It returns ErrStopping, ErrFailed with the reason, ErrNoLeader if the
-// replica lost the leadership and its disk hangs, or the error of ctx.
+// ReadBarrier returns once reads from the log are certain to see every write that was acknowledged before the call
+// (linearizable). While there is no leader, ReadBarrier waits. It returns ErrStopping, ErrFailed with the reason,
+// ErrNoLeader if the replica lost the leadership and its disk hangs, or the error of ctx.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
 	if r.Readable() || !r.seams.Off.Keeps(rules.Read) && ctx.Err() == nil {
 		return nil

@@ -69,8 +69,8 @@ type Options struct {
 	OnSnapshot func(index, term, from uint64)
 	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
 	// nil. Each call runs in a separate goroutine, and two calls may fetch the same blob concurrently. ctx is cancelled
-	// when Stop is called, when a member other than from leads, or when from falls silent. If FetchBlobs is nil,
-	// messages are accepted even if the blobs of their entries are missing.
+	// when Stop is called, when another member becomes the leader, or when the member with the id from falls silent. If
+	// FetchBlobs is nil, messages are accepted even if the blobs of their entries are missing.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
 	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than
 	// it should have. If it is nil, the group accepts writes. Forming is called with the replica locked, so it must

@@ -57,7 +57,7 @@ func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	}
 }
 
-// A late duplicate of a write that did nothing gets the same result, and also does nothing.
+// If a write did nothing, a late duplicate of the write gets the same result and does nothing either.
 func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 	for _, copies := range []int{1, 3} {
 		t.Run(fmt.Sprint(copies), func(t *testing.T) {

@@ -42,7 +42,7 @@ type round struct {
 	unrecorded *raftpb.ConfState // a membership that Raft has adopted and the log has not recorded
 
 	syncs    writes.SyncLog
-	requests []format.Request // requests of the committed entries that are visible
+	requests []format.Request // requests of those committed entries that are already visible
 	answered []*Pending       // writes whose callers must be woken; reused
 }
 
@@ -241,7 +241,7 @@ func (rd *round) saveState() error {
 		err = rd.log.Sync()
 	}
 	if err = format.MarkShortage(err); format.Passes(err) {
-		return nil // a later append writes the commit index; without it, the next load determines the index by itself
+		return nil // a later append writes the commit index; without that append, the next load determines the index by itself
 	}
 	if err != nil {
 		return fmt.Errorf("write the commit index: %w", err)

@@ -211,7 +211,7 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 	}
 }
 
-// A caller receives indexes in results and in refusals. Each index that a caller has received is never assigned to
+// A caller receives indexes in results and in refusals. An index that a caller has received is never assigned to
 // another write, even after crashes that lose as much unsynced data as possible.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()
@@ -366,9 +366,9 @@ func TestRule10_FreedSpaceIsNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// A write may be accepted while the previous round finds that the log has no space. It must be written as soon as
-// there is space again, even if no later write requests a round. The clock does not request a round either, because a
-// sole voter has no clock.
+// A write may be accepted while the previous round finds that the log has no space. Such a write must be written as
+// soon as there is space again, even if no later write requests a round. The clock does not request a round either,
+// because a sole voter has no clock.
 func TestRule10_AWriteBehindOneWithoutSpaceNeedsNoOtherWrite(t *testing.T) {
 	faulty, m := newFaultyMachine(t)
 	one := m.open("7", nil)

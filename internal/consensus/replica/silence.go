@@ -70,7 +70,8 @@ func (s *silence) forgetLeader() bool {
 }
 
 // PeerDown reports that a member's shard was silent for longer than an election timeout, or has restarted. This
-// replica then no longer assumes that the member rests. The report may come late, when the member already sends again.
+// replica then no longer assumes that the member rests. The report may come late, after the member has begun to send
+// again.
 func (r *Replica) PeerDown(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -110,7 +111,7 @@ type earlyCampaign struct {
 
 const (
 	earlyTries = 3
-	earlyTicks = 3 // ticks that each member has for its election
+	earlyTicks = 3 // number of ticks for which each member may try to get elected before the next one campaigns
 )
 
 // tick campaigns when it is this member's turn. The clock calls it on a member that may lead.

@@ -19,7 +19,7 @@ type Status struct {
 	Removed       bool  // whether the membership at AppliedIndex excludes this replica, which therefore never campaigns
 	Learner       bool  // whether this replica has no vote
 	Damaged       bool  // whether the log has damage, which prevents this replica from leading if there are other voters
-	Err           error // why writes fail until a restart, or fail for now (group.ErrNoSpace); nil if writes work
+	Err           error // why writes fail, either until a restart or only for now (group.ErrNoSpace); nil if writes work
 }
 
 // Status returns the current status.
@@ -61,7 +61,7 @@ type Member struct {
 	ID           uint64
 	Learner      bool
 	Match        uint64            // the member's log is known to hold everything up to this index
-	State        tracker.StateType // how the leader brings the log of the member up to date
+	State        tracker.StateType // how the leader brings the member's log up to date
 	RecentActive bool              // whether a message from the member has arrived within the last election timeout
 	Down         bool              // whether PeerDown has reported that the member's shard is silent
 }

@@ -8,9 +8,10 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// ErrLostEntries is the failure of a replica whose log is shorter than it was, according to the leader. The replica's
-// disk was rolled back, or has lost synced data. The leader relies on the entries that the replica has acknowledged,
-// and the replica may have forgotten votes, so it must never run again under its Raft id.
+// ErrLostEntries is the failure of a replica whose log, according to the leader, is shorter than it once was. The
+// replica's disk was rolled back, or has lost synced data. The leader relies on the entries that the replica has
+// acknowledged, and the replica may also have forgotten votes. Therefore the replica must never run again under its
+// Raft id.
 var ErrLostEntries = errors.New("the log lacks entries that this replica has acknowledged")
 
 // Transport carries Raft's messages to the other members of a group. Send must not block, must be safe for concurrent

@@ -12,7 +12,7 @@ import (
 // storage is the log as Raft reads it.
 type storage struct {
 	store
-	commit uint64 // entries up to this index are committed, even if the log's own state has a lower index
+	commit uint64 // entries up to this index are committed, even if the log's own state has a lower commit index
 }
 
 // InitialState implements raft.Storage.

@@ -58,7 +58,7 @@ func (p *play) begin() {
 	p.r = r
 	synctest.Wait()
 	r.seat.Init(p.c, playRunner{(*runner)(r), p})
-	ok(p.t, r.seat.Enter(func() {})) // returns after the first round
+	ok(p.t, r.seat.Enter(func() {})) // Enter returns after the first round
 }
 
 // end stops the replica.

@@ -23,7 +23,8 @@ const (
 	transferLagMax = 1000
 	// timeoutNowTicksMax is the number of ticks for which a MsgTimeoutNow is kept.
 	timeoutNowTicksMax = electionTicks / 2
-	// yieldTicks is the pause between two attempts to yield, because writes are refused during an attempt.
+	// yieldTicks is the number of ticks between two attempts to yield. The pause is needed because writes are refused
+	// during an attempt.
 	yieldTicks = 5 * electionTicks
 	// barredTicksMax is the number of ticks for which a damaged leader tries to transfer the leadership to a member that
 	// has all entries.
@@ -126,8 +127,8 @@ func (t *transfer) tick() {
 	}
 }
 
-// yield transfers the leadership to the most advanced member if the log has damage (rule 4), or if the leader is no
-// longer a voter. The clock calls it on a leader that has other members.
+// yield transfers the leadership to the most advanced member if the log has damage (safety rule 4), or if the leader
+// is no longer a voter. The clock calls it on a leader that has other members.
 //
 // Raft transfers the leadership only to a member that has all entries. If the damaged entries are among those that no
 // other member has, and that are therefore not committed, no member will ever have all of them. In that case yield asks

@@ -114,10 +114,10 @@ type look struct {
 	lostDisks []int                          // the findings about shards whose disk is lost
 	domains   *int                           // the finding about too few failure domains; nil if there is none
 	paused    bool                           // whether a pool's update is paused
-	etcdWords string                         // beginning of a gateway's message that an object explains; may be empty
+	etcdWords string                         // beginning of the gateway messages that a finding explains; may be empty
 }
 
-// one returns the index of the newest finding, as a pointer.
+// one returns a pointer to the index of the newest finding.
 func (l *look) one() *int { return new(len(l.found) - 1) }
 
 // merge adds a consequence to a finding, and raises the finding's severity at least to the given one.
@@ -153,7 +153,7 @@ func (l *look) worse() finding.Severity {
 	return Problem
 }
 
-// old reports whether a state that began at the time since has lasted for too long.
+// old reports whether a state has lasted for too long. The argument since is the time at which the state began.
 func (l *look) old(since time.Time) bool { return !since.IsZero() && l.Now.Sub(since) > slow }
 
 // operator checks whether an operator reconciles the store.

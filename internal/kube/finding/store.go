@@ -130,7 +130,8 @@ func (l *look) groups() {
 	}
 }
 
-// groups returns a number of groups, followed by the word for one or for many.
+// groups returns the number n, followed by the word in the argument one if n is 1, and otherwise by the word in the
+// argument many.
 func groups(n int32, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -281,7 +282,8 @@ func Cause(pod *corev1.Pod) string {
 	return fmt.Sprintf("its pod is %s and not ready", orElse(string(pod.Status.Phase)))
 }
 
-// tail returns the end of a text, because the last words that a process prints explain why it ended.
+// tail returns the end of a text. The end of a process's output is the useful part, because the last words usually
+// explain why the process ended.
 func tail(text string, size int) string {
 	if len(text) <= size {
 		return text

@@ -49,7 +49,7 @@ func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess
 	return access
 }
 
-// Args returns the command-line flags with which a process reaches the etcd.
+// Args returns the command-line flags that tell a process how to reach the etcd.
 func (a EtcdAccess) Args() []string {
 	args := []string{"--etcd=" + strings.Join(a.Endpoints, ","), "--store=" + a.Store}
 	if a.Prefix != "" {
@@ -68,7 +68,7 @@ func (a EtcdAccess) Args() []string {
 	return args
 }
 
-// mount mounts the Secret with the TLS files, to which the flags refer, into a pod.
+// mount mounts the Secret with the TLS files into a pod. The flags refer to these files.
 func (a EtcdAccess) mount(pod *corev1.PodSpec, container *corev1.Container) {
 	if a.Secret == "" {
 		return

@@ -109,7 +109,8 @@ func MountsTLS(pod *corev1.PodSpec) bool {
 	return slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == tlsVolume })
 }
 
-// TransportMap returns the ConfigMap that all processes of a store mount. bundle and clientBundle are PEM.
+// TransportMap returns the ConfigMap that all processes of a store mount. The arguments bundle and clientBundle are
+// PEM-encoded.
 func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, bundle,
 	clientBundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
@@ -128,7 +129,8 @@ const annotationAuthorityOf = "sheaf.dev/authority-of"
 // that store.
 func Published(store *v1alpha1.RecordStore) string { return store.Namespace + "." + store.Name + "-ca" }
 
-// PublishedMap returns the ConfigMap with which callers in another namespace verify a store's servers. bundle is PEM.
+// PublishedMap returns the ConfigMap with which callers in another namespace verify a store's servers. The argument
+// bundle is PEM-encoded.
 func PublishedMap(store *v1alpha1.RecordStore, namespace string, bundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Published(store), Labels: TLSLabels(store.Name),

@@ -66,7 +66,7 @@ func ParseAt(text string) (at At, err error) {
 	return at, nil
 }
 
-// in reads the named point from the archive. If at is another kind of point, in returns it unchanged.
+// in reads a named point from the archive. It returns any other kind of point unchanged.
 func (at At) in(ctx context.Context, a *reader.Archive) (At, error) {
 	if at.Point == "" {
 		return at, nil
@@ -76,14 +76,14 @@ func (at At) in(ctx context.Context, a *reader.Archive) (At, error) {
 	return at, coded(err)
 }
 
-// has reports whether a group existed at the point. It is always true for a point that is not a named point of the
-// archive.
+// has reports whether a group existed at the point. For a point that is not a named point of the archive, it always
+// returns true.
 func (at At) has(g *reader.Group) bool {
 	_, ok := at.groups[g.UUID]
 	return ok || at.Point == ""
 }
 
-// index returns the index in a group's history at which the point lies.
+// index returns the index in a group's history that corresponds to the point.
 func (at At) index(ctx context.Context, g *reader.Group) (uint64, error) {
 	switch {
 	case !at.has(g):
@@ -98,8 +98,8 @@ func (at At) index(ctx context.Context, g *reader.Group) (uint64, error) {
 	return g.Through, nil
 }
 
-// Cat writes the data of a record, as of a point, to Out. In JSON, it writes one line with the metadata and the data,
-// which are in base64. If Cat returns an error, the data that it wrote are incomplete.
+// Cat writes to Out the data that a record had at a point. As JSON, it writes one line with the metadata and the
+// data, which are in base64. If Cat returns an error, the data that it wrote are incomplete.
 func Cat(ctx context.Context, out *cli.Output, s Source, opts CatOptions) error {
 	id, err := cli.ParseID(opts.ID)
 	if err != nil {
@@ -144,9 +144,9 @@ func groupsOf(ctx context.Context, a *reader.Archive, id int64, opts CatOptions)
 	return []*reader.Group{g}, err
 }
 
-// find returns the version of a record as of a point. If several groups have the record, find returns an error,
-// because the caller has to choose one of them. It also returns an error if one of the groups cannot be read as of
-// this point, because that group may have the record, too. It ignores groups that had been deleted by then.
+// find returns the version that a record had at a point. If several groups have the record, find returns an error,
+// because the caller has to choose one of them. It also returns an error if the state of one of the groups at this
+// point cannot be read, because that group may have the record, too. It ignores groups that had been deleted by then.
 func find(ctx context.Context, groups []*reader.Group, id int64, at At) (v reader.Version, in *reader.Group,
 	err error) {
 	for _, g := range groups {

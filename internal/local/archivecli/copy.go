@@ -62,7 +62,7 @@ type CopyReport struct {
 type CopyGroup struct {
 	Group string `json:"group"`
 	UUID  string `json:"uuid"`
-	Index uint64 `json:"index"` // index as of which the group was read
+	Index uint64 `json:"index"` // index in the group's history whose state was read
 	// Nearest says which other point was used instead of the requested one, and why. It is empty if the requested point
 	// was used.
 	Nearest string `json:"nearest,omitempty"`

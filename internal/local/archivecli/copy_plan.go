@@ -81,8 +81,8 @@ func (c *copying) wanted(a *reader.Archive) ([]copyIDs, error) {
 	return wanted, nil
 }
 
-// plan determines the index as of which each group is read. If one of the groups cannot be read as of this point, the
-// whole copy fails before anything is written.
+// plan determines, for each group, the index in the group's history whose state is copied. If this state cannot be
+// read for one of the groups, the whole copy fails before anything is written.
 func (c *copying) plan(ctx context.Context, a *reader.Archive, at At, wanted []copyIDs) (plan []copyPlan, err error) {
 	if at, err = at.in(ctx, a); err != nil {
 		return nil, err
@@ -129,9 +129,9 @@ func groupAt(ctx context.Context, a *reader.Archive, name string, at At) (*reade
 	return slices.MinFunc(then, func(a, b *reader.Group) int { return a.Covered.Compare(b.Covered) }), nil
 }
 
-// nearest returns the index in a group's history at which the point lies. The group may not be readable as of this
-// point. If other is true, nearest then returns the index of the nearest earlier point at which the group can be read,
-// or else of the nearest later one. The text instead describes this replacement.
+// nearest returns the index in a group's history that corresponds to the point. If the state at this index cannot be
+// read and the argument other is true, nearest chooses another index. It chooses the nearest earlier point that can
+// be read, or else the nearest later one, and the result instead is a text that describes this choice.
 func (at At) nearest(ctx context.Context, g *reader.Group, other bool) (index uint64, instead string, err error) {
 	index, err = at.index(ctx, g)
 	if err == nil {

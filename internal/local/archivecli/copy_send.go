@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/reader"
 )
 
-// presence describes how a record of the archive and the store's present record relate.
+// presence says how the store's present record compares with a record of the archive.
 type presence int
 
 const (
@@ -89,7 +89,7 @@ func (c *copying) noteWritten(one *copied, replaced bool) {
 // lookUp determines the presence of each record of a batch.
 func (c *copying) lookUp(ctx context.Context, batch []copied) ([]presence, error) {
 	present := make([]presence, len(batch))
-	var compare []int // records with the same metadata, but another version
+	var compare []int // indexes of records with the same metadata, but a different version
 	for i, outcome := range c.get(ctx, batch, true) {
 		there, was := &outcome.Record, &batch[i].record
 		switch {
@@ -263,7 +263,7 @@ type blobSource struct {
 	ctx     context.Context //nolint:containedctx // io.Reader has no argument for it
 	version *reader.Version
 	at      int64
-	src     io.ReadCloser // positioned at the offset at; nil if it is not open
+	src     io.ReadCloser // positioned at the offset in the field at; nil if it is not open
 }
 
 // Seek implements io.Seeker. Uploads seek only to the beginning and to the end.

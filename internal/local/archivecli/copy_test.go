@@ -407,7 +407,7 @@ func TestCopyKeepsTheRate(t *testing.T) {
 			t.Fatal(got.err)
 		}
 		l.holds(t, "alpha", g.State(index))
-		// The data are 1.25 MiB and the small records. The rate limit allows the first MiB immediately.
+		// The copy writes 1.25 MiB of data and some small records. The rate limit allows the first MiB immediately.
 		if took := time.Since(begin); took < 4*time.Second || took > 6*time.Second {
 			t.Errorf("it took %v", took)
 		}

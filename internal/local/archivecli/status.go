@@ -31,8 +31,8 @@ type StatusJSON struct {
 	ArchivedThrough string `json:"archivedThrough,omitempty"`
 	// LagSeconds is the age of ArchivedThrough. It is nil if the age is not known.
 	LagSeconds *float64 `json:"lagSeconds,omitempty"`
-	// FirstPoint is the first time as of which all groups can be read, apart from holes. It is empty if the time is not
-	// known.
+	// FirstPoint is the earliest time for which the state of all groups can be read, apart from holes. It is empty if
+	// the time is not known.
 	FirstPoint string       `json:"firstPoint,omitempty"`
 	Groups     int          `json:"groups"`
 	Deleted    int          `json:"deletedGroups"` // not included in Groups

@@ -24,8 +24,8 @@ const (
 	exitFailed   = 1
 	exitUsage    = 2
 	exitNotFound = 3
-	exitNotBlank = 4 // the operator checks for LookNotBlank (internal/kube/workload), which is this code
-	exitLostData = 5 // the operator checks for EtcdLostData (internal/kube/workload), which is this code
+	exitNotBlank = 4 // the operator knows this code as LookNotBlank (internal/kube/workload)
+	exitLostData = 5 // the operator knows this code as EtcdLostData (internal/kube/workload)
 )
 
 // coded is an error with an exit code of its own.
@@ -69,8 +69,8 @@ func NotBlankf(format string, args ...any) error {
 // LostData returns err with exit code 5, which means that the data of a process are lost.
 func LostData(err error) error { return &coded{Code: exitLostData, Err: err} }
 
-// ExitCode returns the exit code of a command that ended with err. A gRPC status that says that the request is invalid
-// counts as wrong usage.
+// ExitCode returns the exit code of a command that ended with err. A gRPC status for an invalid request counts as
+// wrong usage.
 func ExitCode(err error) int {
 	if err == nil {
 		return exitDone

@@ -62,9 +62,9 @@ type exporter struct {
 
 	files, bytes, symlinks, noPath, privileged atomic.Int64
 
-	// These counters are only for the progress display. The counter done is the number of records of the scan that were
-	// processed, whatever their outcome, and total is the number of all records. The total size of the files is not known
-	// in advance.
+	// These counters are only for the progress display. The counter done is the number of scanned records that were
+	// processed, whatever their outcome. The counter total is the number of all records. The total size of the files is
+	// not known in advance.
 	done, total atomic.Int64
 	totalKnown  atomic.Bool
 }

@@ -47,7 +47,7 @@ type ImportOptions struct {
 	ID       string // name, sequence, hash, map:FILE
 	Group    string // with Named routing, dir or a name; with Hash routing, empty
 	Prefix   string // prepended to every path
-	ImportID string // part of request ids; if empty, derived from folder, prefix and scheme with Resume, otherwise random
+	ImportID string // part of request ids; if empty, it is random, or with Resume derived from folder, prefix and scheme
 	FirstID  int64  // first id of the scheme sequence
 	Workers  int    // number of goroutines that read files; 0 means 16
 	Senders  int    // number of streams that send puts; 0 means 8
@@ -111,10 +111,11 @@ type importer struct {
 type job struct {
 	item Item
 	key  client.Key
-	// there is the record with an older state of the file that Update has found in the store. The put must replace
-	// exactly the version of this record. If Update has found no such record, the field is nil.
+	// The field there is the existing record of an older state of the file, which was found in the store because Update
+	// is set. The put must replace exactly this version of the record. The field is nil if no such record was found.
 	there *client.Record
-	// same means that the record and the file may differ only in their bytes, so that the bytes have to be compared.
+	// The field same means that the record and the file can differ only in their bytes, so the bytes have to be
+	// compared.
 	same bool
 }
 

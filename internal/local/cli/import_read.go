@@ -168,7 +168,7 @@ func (im *importer) readUnsized(ctx context.Context, j job, f source, s fileStat
 	}
 	most := int64(len(first))
 	if err == nil {
-		most = dataBytesMax + 1 // the file may have more bytes than the buffer first
+		most = dataBytesMax + 1 // the buffer is full, so the file may have more bytes
 	}
 	reserved, err := im.reserve(ctx, most)
 	if err != nil {
@@ -206,7 +206,7 @@ func (im *importer) readSymlink(ctx context.Context, j job) error {
 	return im.enqueue(ctx, j, s, []byte(target), reserved, false)
 }
 
-// stampOf returns the properties of a file in this state, by which the file is recognised later.
+// stampOf returns the properties by which a file in this state is recognised later.
 func (im *importer) stampOf(j job, s fileState) fileStamp {
 	return fileStamp{name: join(im.opts.Prefix, j.item.Path), size: s.size, mtime: formatMtime(s.mtime),
 		mode: unixMode(s.mode), link: s.mode.Type() == fs.ModeSymlink}

@@ -43,7 +43,8 @@ func (o *Output) Sayf(format string, args ...any) {
 const clearLine = "\r\x1b[K"
 
 // SetLine rewrites the last line of a terminal, truncated to the terminal's width. With an empty text, it removes the
-// line. Lines of Sayf appear above that line. SetLine must be called only if Terminal is true. Safe for concurrent use.
+// line. Lines that Sayf writes appear above that line. SetLine must be called only if Terminal is true. Safe for
+// concurrent use.
 func (o *Output) SetLine(line string) {
 	if f, ok := o.Err.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(line) >= width {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// tally is the progress of an operation. The totals grow until they are known.
+// tally is the progress of an operation. The totals may still grow until totalKnown is true.
 type tally struct {
 	files, bytes           int64
 	totalFiles, totalBytes int64
@@ -90,8 +90,8 @@ func (p *progress) show() {
 	}
 }
 
-// stillAfter is the time without progress after which the line shows that nothing happens, instead of the remaining
-// time.
+// stillAfter is the time without progress after which the line shows that nothing is happening, instead of the
+// remaining time.
 const stillAfter = 10 * time.Second
 
 // line returns the completed fraction, the remaining time at the average rate, the completed amount and the rate. The
@@ -120,8 +120,8 @@ func (p *progress) line(t tally, now time.Time) string {
 	return line + fmt.Sprintf("%s %s %s, %s, %s/s", p.verb, count, p.unit, FormatBytes(t.bytes), FormatBytes(int64(rate)))
 }
 
-// ShowProgress shows the progress of an operation whose total is not known: the number of things, with their unit, and
-// the number of bytes. The function that it returns ends the display. If quiet is true, nothing is shown.
+// ShowProgress shows the progress of an operation whose total is not known: the number of items in the given unit,
+// and the number of bytes. The function that it returns ends the display. If quiet is true, nothing is shown.
 func ShowProgress(out *Output, quiet bool, verb, unit string, read func() (things, bytes int64)) (stop func()) {
 	return startProgress(out, quiet, verb, unit, func() tally {
 		things, bytes := read()

@@ -151,8 +151,8 @@ func shortName(name string) string {
 	return fmt.Sprintf("%s...%s (%d bytes)", strings.ToValidUTF8(head, ""), strings.ToValidUTF8(tail, ""), len(name))
 }
 
-// IDsWords returns the end of a sentence that names the records that damage affects. It returns "" if the damage
-// affects no records.
+// IDsWords returns a phrase with the ids of the damaged records, which is appended to a message. It returns "" if the
+// damage affects no records.
 func IDsWords(ids []int64, unknown bool) string {
 	switch {
 	case unknown:

@@ -35,7 +35,7 @@ func (c *Conn) WriteScanJSON(ctx context.Context, options *client.ScanOptions, w
 
 // TarOptions are the options of WriteScanTar.
 type TarOptions struct {
-	Paths  bool // use the paths that import stored as names of members, and keep symbolic links
+	Paths  bool // name each member by the path that import stored for it, and keep symbolic links
 	Setuid bool // the same as in ExportOptions
 }
 

@@ -327,9 +327,9 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	})
 }
 
-// ofAnother reports a superblock that belongs to a different shard than its folder in a store of sheaf dev, or to a
-// different volume than the groups next to it. A replica of a group with several copies records the volume on which it
-// was created. Damaged groups are ignored.
+// ofAnother returns an error if a superblock does not belong to its folder. In a store of sheaf dev, the superblock
+// must name the same shard as the folder. It must also name the same volume as the groups in the folder, because a
+// replica of a group with several copies records the volume on which it was created. Damaged groups are ignored.
 func (v *verifier) ofAnother(sb volume.Superblock, dir string) error {
 	if shard, ok := dev.ShardOf(dir); ok && shard != sb.Shard {
 		return fmt.Errorf("%s: the superblock is of shard %s and volume %s, and the folder is of shard %s: was the "+

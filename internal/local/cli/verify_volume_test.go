@@ -75,7 +75,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		harm    func(dir string, groups []string)
-		says    string // a text that must appear in the report as often as places says
+		says    string // a text that must appear in the report as often as the field places says
 		places  int
 		refused bool // whether the repair is refused and changes nothing
 		heals   bool // whether the repair succeeds

@@ -42,7 +42,7 @@ func Walk(ctx context.Context, root string, workers int, sorted bool, visit func
 type walker struct {
 	root    folder
 	visit   func(Item) error
-	folders *errgroup.Group // each goroutine reads one folder, and each subfolder for which no other goroutine is free
+	folders *errgroup.Group // each goroutine reads a folder, and those of its subfolders for which no goroutine is free
 }
 
 func (w *walker) walk(ctx context.Context, dir string) error {

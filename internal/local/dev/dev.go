@@ -41,8 +41,8 @@ type Dev struct {
 	gateway  *gateway.Gateway
 	http     *http.Server
 	httpAddr string
-	// waits describes the present wait of a start. It is empty once all parts run. Until then only Start uses the
-	// fields above.
+	// waits says what Start is waiting for. It is empty once all parts run. Until then, only Start uses the fields
+	// above.
 	waits   atomic.Pointer[string]
 	secured *secured // nil if the store uses plaintext
 
@@ -115,7 +115,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	return d, nil
 }
 
-// waitFor records the present wait of a start. An empty text means that all parts run.
+// waitFor records what Start is waiting for. An empty text means that all parts run.
 func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
 
 // startEtcd starts etcd. The first time, it also creates the store in etcd.
@@ -139,7 +139,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	s := &d.folder.settings
 	var there placement.Meta
 	if s.Made {
-		// Rule 9: never create the placement of an existing store again.
+		// Safety rule 9: never create the placement of an existing store again.
 		if there, err = d.store.Meta(ctx); errors.Is(err, placement.ErrNoMeta) {
 			return fmt.Errorf(
 				"etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",

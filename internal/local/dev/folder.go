@@ -42,8 +42,8 @@ type settings struct {
 	// means 1.
 	Copies  int    `json:"copies,omitempty"`
 	Created string `json:"created"`
-	// Made is true if etcd holds the store. If etcd does not contain the store nevertheless, etcd has lost its data,
-	// and the store must not be created again.
+	// Made is true once the store has been created in etcd. If etcd does not contain the store although Made is true,
+	// etcd has lost its data, and the store must not be created again.
 	Made bool `json:"made"`
 }
 

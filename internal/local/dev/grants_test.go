@@ -63,8 +63,8 @@ func startGranted(t *testing.T, groups ...string) *granted {
 // and cause no waits.
 func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	t.Helper()
-	// This cleanup runs last. A shard that has ended still revokes, in the background, the lease of its wake keys in
-	// etcd. This takes a limited time.
+	// This cleanup runs last. A shard that has ended still revokes the lease of its wake keys in etcd in the background.
+	// This takes a limited time, for which the cleanup waits.
 	t.Cleanup(func() { time.Sleep(time.Minute) })
 	network := bubbletest.NewNet()
 	server := memetcdtest.On(t, network, "etcd:2379")

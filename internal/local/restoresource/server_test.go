@@ -294,8 +294,8 @@ func TestAnInstallContinuesWithAnotherSource(t *testing.T) {
 		if err := compare(t.Context(), fs, alpha); err != nil {
 			t.Error(err)
 		}
-		// The blob has 3 MiB. Each interruption costs at most one chunk of the blob, because a chunk is kept only if its
-		// checksum has arrived.
+		// The blob's size is 3 MiB. Each interruption costs at most one chunk of the blob, because a chunk is kept only if
+		// its checksum has arrived.
 		if cuts < 2 || all > 3<<20+cuts<<20+(64<<10) {
 			t.Errorf("%d cuts, %d bytes came", cuts, all)
 		}

@@ -25,7 +25,8 @@ const (
 	// When at least sharedFrom rounds are in progress, they share syncs. For a single group, a separate sync is cheaper.
 	sharedFrom = 3
 	// Interval is the period of the committer's clock. A group that was not synced between two ticks is idle. The
-	// committer then writes the group's local synced mark, which happens at most 100 ms after the last sync.
+	// committer then writes the group's local synced mark, which says up to where the log is synced. This happens at
+	// most 100 ms after the last sync.
 	Interval = 50 * time.Millisecond
 	// Tick is the period of the replicas' clock (Runner.Tick).
 	Tick      = tickEvery * Interval

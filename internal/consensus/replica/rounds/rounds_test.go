@@ -254,7 +254,7 @@ func TestSyncsAreSharedWhereSeveralRoundsAreUnderWay(t *testing.T) {
 		if err := c.Sync(one, true); err != nil || one.syncs.Load() != 1 || one.shared.Load() != 1 {
 			t.Fatal("it was told to share")
 		}
-		log := &fakeLog{hold: make(chan struct{})} // too large to share a sync
+		log := &fakeLog{hold: make(chan struct{})} // SyncShared returns false, as if there were too much data
 		for range syncsMax + 5 {
 			enter(t, c, &fake{round: func() { _ = c.Sync(log, false) }}).Schedule()
 		}

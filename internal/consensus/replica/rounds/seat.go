@@ -50,7 +50,7 @@ type Seat struct {
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
 	s.state.Store(busy) // busy until Enter has run the first round
-	s.Synced()          // the load has synced bytes after the mark
+	s.Synced()          // loading the log may have synced bytes after the mark
 }
 
 // Enter calls first instead of the first round, in the caller's goroutine. From then on, the committer runs the
@@ -81,7 +81,7 @@ func (s *Seat) admit() bool {
 // Detached returns a channel that is closed when no round of the replica is in progress, and none will begin.
 func (s *Seat) Detached() <-chan struct{} { return s.detached }
 
-// Schedule requests a round, also from within one. The call is cheap if a round is already requested.
+// Schedule requests a round. It may also be called during a round. The call is cheap if a round is already requested.
 func (s *Seat) Schedule() {
 	if s.state.Load()&dirty != 0 {
 		return
@@ -124,7 +124,8 @@ func (s *Seat) Leave() bool {
 	return true
 }
 
-// begin starts a round. A request after this call causes another round. begin returns false if the replica has left.
+// begin starts a round. A request that arrives after this call causes another round. begin returns false if the
+// replica has left.
 func (s *Seat) begin() bool {
 	for {
 		old := s.state.Load()

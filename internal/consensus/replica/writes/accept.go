@@ -8,7 +8,7 @@ import (
 )
 
 // Draft holds the facts about a write that Accept needs and that can be looked up without a lock. A Draft does not
-// refer to the write itself; otherwise the write would have to be on the heap.
+// refer to the write itself; otherwise the write would escape to the heap.
 type Draft struct {
 	request format.Request
 	head    head
@@ -120,7 +120,7 @@ func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 }
 
 // decline answers a write that creates no entry. It waits until the state on which the answer depends is committed
-// (rule 2) and is certainly the newest (rules.Decline).
+// (safety rule 2) and is certainly the newest (rules.Decline).
 func (q *Queue) decline(p *Pending, before *Pending, current uint64, sole bool) *Pending {
 	if before == nil && sole {
 		q.decided(p, current)

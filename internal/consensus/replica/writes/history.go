@@ -37,8 +37,8 @@ func NewHistory(opts *Options) *History {
 type Older []windowSlot
 
 // Read reads the writes that were applied before the start, and passes them to put, which passes them to
-// Queue.PutBefore. Further calls do nothing unless the log had damage. In that case Read passes the writes again after
-// the repair, because until then other members can lead.
+// Queue.PutBefore. Further calls do nothing unless the log had damage. In that case some writes may be missing, so
+// Read passes them again after the repair. Until then, other members can lead.
 func (h *History) Read(put func(Older)) {
 	if h.whole.Load() {
 		return

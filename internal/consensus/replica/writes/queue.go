@@ -147,8 +147,8 @@ func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	q.markAnswered(p)
 }
 
-// AbandonAll answers all writes. Writes in the log may yet be applied, and fail with the error logged. Queued writes
-// will certainly not be applied, and fail with the error queued.
+// AbandonAll answers all writes with an error. A write in the log may still be applied, and gets the error in the
+// argument logged. A queued write will certainly not be applied, and gets the error in the argument queued.
 func (q *Queue) AbandonAll(logged, queued error) {
 	for q.logged.len() > 0 {
 		q.Refuse(q.logged.pop(), logged)
@@ -169,8 +169,8 @@ func (q *Queue) Refuse(p *Pending, err error) {
 	q.markAnswered(p)
 }
 
-// Answered returns the answered writes, whose callers the caller of Answered must wake with Wake. It also gives the
-// queue the slice scratch, in which the queue collects the writes that are answered next.
+// Answered returns the answered writes. The caller must pass them to Wake, which wakes the callers of these writes.
+// From then on, the queue collects answered writes in the slice scratch.
 func (q *Queue) Answered(scratch []*Pending) []*Pending {
 	answered := q.answered
 	q.answered = scratch[:0]

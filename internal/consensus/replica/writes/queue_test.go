@@ -167,8 +167,8 @@ func TestAWriteIsAnsweredWhenItIsApplied(t *testing.T) {
 	}
 }
 
-// TestARefusalWaitsForWhatItDependsOn tests rule 2. A refusal names a version, so it waits until that version is
-// committed.
+// TestARefusalWaitsForWhatItDependsOn tests safety rule 2. A refusal names a version, so it waits until that version
+// is committed.
 func TestARefusalWaitsForWhatItDependsOn(t *testing.T) {
 	l := newLeader(nil)
 	first := l.propose(put(1, "a"))
@@ -203,8 +203,9 @@ func TestAConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	wantRefusal(t, l.Accept(&w, draft, l.lead), ErrExists, 100)
 }
 
-// TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead covers a committed version that may be outdated, because
-// other members can lead. The caller answers the write once it knows that the version is current.
+// TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead covers a write that is declined because of a committed
+// version. That version may be outdated, because other members can lead. The caller answers the write once it knows
+// that the version is current.
 func TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead(t *testing.T) {
 	l := newLeader(nil)
 	l.lead.Sole = false

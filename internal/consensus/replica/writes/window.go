@@ -103,7 +103,7 @@ func (w *window) held() int { return int(w.next - w.first) }
 
 func (w *window) drop() {
 	id := w.slot(w.first).requestID
-	if w.at[id] == uint32(w.first) { // otherwise a later write has replaced this one
+	if w.at[id] == uint32(w.first) { // otherwise the request id belongs to a later write
 		delete(w.at, id)
 	}
 	w.first++
@@ -166,8 +166,8 @@ func (w *window) putBefore(older []windowSlot) {
 	*w = all
 }
 
-// answer returns the answer to a write with the slot's request id, or nil if the write is new, because nothing was
-// written under its request id before.
+// answer returns the answer to a write with the slot's request id. It returns nil if the slot's write created no
+// entry and w differs from that write. Nothing was written under the request id then, so w counts as a new write.
 func (s *windowSlot) answer(w *Write, request *format.Request, reuse bool) *Pending {
 	first := s.request()
 	same := first.IsSame(request)

@@ -23,8 +23,8 @@ func slotFor(id [16]byte, index uint64, at int64) windowSlot {
 	return windowSlot{requestID: id, index: index, time: at, delete: index%2 == 0, at: at}
 }
 
-// TestWindowRemembersTheLastWrites compares the window with a plain list of the last writes without those that are too
-// old, and without those that exceed the maximum number.
+// TestWindowRemembersTheLastWrites compares the window with a plain list of the last writes. Writes that are too old,
+// or that exceed the maximum number, are removed from the list.
 func TestWindowRemembersTheLastWrites(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"),
@@ -81,8 +81,8 @@ func TestWindowRemembersTheLastWrites(t *testing.T) {
 	})
 }
 
-// TestWindowPutsOlderWritesBefore checks that writes that were read from the log after a start are placed before
-// those that were applied since then.
+// TestWindowPutsOlderWritesBefore checks that writes that are read from the log after a start are placed before those
+// that were applied since the start.
 func TestWindowPutsOlderWritesBefore(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		writes := rapid.IntRange(1, 20).Draw(t, "writes")
