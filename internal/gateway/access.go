@@ -67,7 +67,7 @@ func replaceBytes(message *frame, number protowire.Number, value []byte) {
 	message.bufs = append(message.bufs, mem.SliceBuffer(protowire.AppendBytes(field, value)))
 }
 
-// refuseItems sets an error for each item of a batch to which the caller has no access.
+// refuseItems sets an error for each batch item to which the caller has no access.
 func (g *Gateway) refuseItems(ctx context.Context, verb access.Verb, b *batch) error {
 	if !access.Identified(ctx) {
 		return nil

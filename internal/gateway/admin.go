@@ -123,7 +123,7 @@ func (l *loads) follow(ctx context.Context, s *shard, request *recordv1.WatchLoa
 	}
 }
 
-// CreateGroup creates a group of Named routing.
+// CreateGroup creates a group in a store with Named routing.
 func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateGroupRequest) (
 	*recordv1.CreateGroupResponse, error) {
 	t, err := a.g.router.wait(ctx)

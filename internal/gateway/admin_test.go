@@ -229,8 +229,8 @@ func TestAShardOfManyGroupsIsListed(t *testing.T) {
 	})
 }
 
-// TestAGroupOfJustNowIsFound checks that a gateway does not answer "does not exist" for a group that is missing in its
-// table, because another gateway may have just created the group.
+// TestAGroupOfJustNowIsFound checks that a gateway does not answer "does not exist" for a group that is missing from
+// its table, because another gateway may have just created the group.
 func TestAGroupOfJustNowIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := named()

@@ -45,7 +45,7 @@ type batch struct {
 // but requestID is read only for writes.
 var itemFields = fields{key: 1, requestID: 3}
 
-// nextBatch receives a message of a batch and admits it, and refuses the items to which the caller has no access. The
+// nextBatch receives and admits a message of a batch. It refuses the items to which the caller has no access. The
 // caller must call endBatch.
 func (g *Gateway) nextBatch(stream grpc.ServerStream, field string, verb access.Verb, itemsMax, bytesMax int) (*batch,
 	error) {

@@ -90,7 +90,7 @@ func (c *cluster) config(cfg gateway.Config) gateway.Config {
 	return cfg
 }
 
-// dial returns a connection to a gateway, which is closed when the test has finished.
+// dial returns a connection to a gateway. The connection is closed when the test has finished.
 func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.ClientConn {
 	c.t.Helper()
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), c.network.Dialer())

@@ -21,7 +21,8 @@ type metrics struct {
 	refused    *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics. floods is the flood guard of a gateway without certificates, otherwise nil.
+// newMetrics registers the metrics. The argument floods is the flood guard of a gateway without certificates; for any
+// other gateway, it is nil.
 func newMetrics(g *Gateway, floods *ratelimit.Guard) (*metrics, error) {
 	m := &metrics{
 		registry: g.cfg.Registry,

@@ -55,7 +55,8 @@ func (n *names) serve(socket net.PacketConn) {
 	}
 }
 
-// twoListeners returns two listeners on different loopback addresses and the same port, which no other program uses.
+// twoListeners returns two listeners with different loopback addresses and the same port. No other program uses this
+// port.
 func twoListeners(t *testing.T) (first, second net.Listener, port string) {
 	t.Helper()
 	var config net.ListenConfig

@@ -116,8 +116,8 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 // failures lists the shards that have failed a call because they cannot load their copy of the group.
 type failures []*shard
 
-// judge does what routing.Judge does, for an error from one of the group's shards. The call fails with GROUP_FAILED
-// only if no majority of the group's copies is left. Until then, the call tries the other shards.
+// judge does the same as routing.Judge, but for an error from one of the group's shards. The call fails with
+// GROUP_FAILED only if no majority of the group's copies is left. Until then, the call tries the other shards.
 func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) routing.Verdict {
 	v := routing.Judge(st, sent)
 	if v.Reason != reason.GroupFailed || v.Fate != routing.Final || r == nil {

@@ -366,7 +366,7 @@ func (st *Status) summarize(p *places, known bool, held string) {
 	st.Summary = page.Summarize(&f)
 }
 
-// HandleStatus serves a web page at /, and /status (JSON of Status).
+// HandleStatus serves a web page at /, and the Status as JSON at /status.
 func (g *Gateway) HandleStatus(mux *http.ServeMux) {
 	page.HandleStatus(mux, g.cfg.Logger, func() any { return g.Status() })
 }

@@ -67,7 +67,7 @@ var errWire = errors.New("the message is not valid protobuf")
 // scanner iterates over the fields of a protobuf message that lies in several buffers, without joining them. To
 // remember a position, copy the scanner. The encoding is described at protobuf.dev/programming-guides/encoding.
 type scanner struct {
-	cur  []byte // the unread part of a buffer; may be longer than left
+	cur  []byte // the unread part of a buffer; may extend beyond the message
 	rest mem.BufferSlice
 	left int // remaining bytes of the message
 }

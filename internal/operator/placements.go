@@ -187,8 +187,8 @@ func uidOf(store *v1alpha1.RecordStore) (uuid.UUID, error) {
 	return id, nil
 }
 
-// metaOf returns the fixed properties with which a store's placement is created. shardsMin shards have to be registered
-// before the first groups are placed.
+// metaOf returns the fixed properties with which a store's placement is created. The argument shardsMin is the number
+// of shards that have to be registered before the first groups are placed.
 func metaOf(store *v1alpha1.RecordStore, shardsMin int32) (placement.Meta, error) {
 	id, err := uidOf(store)
 	if err != nil {

@@ -178,7 +178,7 @@ func (one *member) must(t testing.TB, w write) Result {
 	return result
 }
 
-// data reads a record; it returns "" and false if there is none.
+// data returns the data of a record, or "" and false if there is no such record.
 func (one *member) data(t testing.TB, id int64) (string, bool) {
 	t.Helper()
 	ok(t, one.ReadBarrier(timeout(t)))

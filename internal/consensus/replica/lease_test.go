@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// leasing starts a group of three, in which the leader may answer reads without asking the others.
+// leasing starts a group of three members, in which the leader may answer reads without asking the others.
 func leasing(t *testing.T) *network {
 	n := makeNetwork(t)
 	n.change = func(_ uint64, o *Options) { o.Lease = true }

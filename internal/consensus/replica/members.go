@@ -35,7 +35,7 @@ type members struct {
 	confirmation confirmation  // the confirmation of the last change
 	leave        bool          // whether this replica has to leave a joint membership
 	jointTicks   int           // number of ticks for which this leader could have left the joint membership
-	offerTicks   int           // number of ticks for which some member has needed a snapshot
+	offerTicks   int           // number of ticks since snapshots were last offered again
 }
 
 // memberChange is a membership change in progress.
@@ -145,7 +145,7 @@ func (m *members) stored(entries []*raftpb.Entry) {
 	m.confirmation.stored(entries)
 }
 
-// applied adopts the membership that an applied change has led to.
+// applied adopts the membership that results from an applied change.
 func (m *members) applied(conf *raftpb.ConfState, at uint64) {
 	m.set(conf, at)
 	m.confirmation = confirmation{}

@@ -180,7 +180,7 @@ func (n *network) write(t *testing.T, but uint64, w write) (Result, error) {
 	}
 }
 
-// wantData reads through one member as soon as there is a leader.
+// wantData checks that a read through one member returns the wanted data. It waits until there is a leader.
 func (n *network) wantData(t *testing.T, one *member, id int64, want string) {
 	t.Helper()
 	ctx := timeout(t)

@@ -9,10 +9,10 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// silent drops the entries that any leader sends, except those to one member.
+// silent drops the entries that members send, except those from one member.
 type silent struct {
 	Transport
-	but *atomic.Uint64 // the only member that receives entries; with 0, nothing is dropped
+	but *atomic.Uint64 // the only member whose entries are sent; if it is 0, all entries are sent
 }
 
 func (s silent) Send(messages []*raftpb.Message) {

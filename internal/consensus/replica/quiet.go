@@ -26,7 +26,7 @@ type quiet struct {
 	idle    *idle
 	allowed bool // Options.Quiet
 
-	idleTicks int // ticks without work
+	idleTicks int // number of ticks without work
 	callTicks int // ticks since this member last asked for a leader, which it does while it cannot campaign
 }
 
@@ -107,7 +107,7 @@ func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 	return calls
 }
 
-// inRound reports whether a round is requested or in progress, or Raft has output for a round.
+// inRound reports whether a round is requested or in progress, or whether Raft has output for a round.
 func (q *quiet) inRound() bool { return q.seat.IsScheduled() || q.node.raft.HasReady() }
 
 // allHave reports whether the members whose shards are alive form a majority and all have the entries up to the index

@@ -157,7 +157,7 @@ func start(opts Options, log store) (_ *Replica, err error) {
 	return r, nil
 }
 
-// init creates the parts and starts Raft.
+// init creates the parts of the replica and starts Raft.
 func (r *Replica) init() error {
 	opts := &r.opts
 	r.seat.Init(opts.Committer, (*runner)(r))
@@ -224,8 +224,8 @@ func (r *runner) Refuse() {
 	r.round.abandon(ErrStopping)
 }
 
-// Readable reports whether ReadBarrier would return immediately. It would if this replica is the sole voter and serves,
-// or if it is a serving leader with a lease. The call is cheap.
+// Readable reports whether ReadBarrier would return immediately. This is the case if this replica is the sole voter
+// and serves, or if it is a serving leader with a lease. The call is cheap.
 func (r *Replica) Readable() bool { return r.Alone() || r.lease.isValid() }
 
 // Alone reports whether this replica is the only voter and serves, so that no other member can lead. The call is cheap.

@@ -34,7 +34,7 @@ type round struct {
 	id        uint64 // Raft id of this replica
 	firstConf uint64 // index of the last membership change in the log when this replica started
 
-	phase  phase             // the progress of the round that handles ready
+	phase  phase             // how far the Ready in the field ready was processed
 	ready  raft.Ready        // the Ready in progress: entries and a hard state to write, and committed entries to apply
 	commit *raftpb.HardState // a hard state to write with the next append
 
@@ -43,7 +43,7 @@ type round struct {
 
 	syncs    writes.SyncLog
 	requests []format.Request // requests of those committed entries that are already visible
-	answered []*Pending       // writes whose callers must be woken; reused
+	answered []*Pending       // writes whose callers must be woken; the slice is reused
 }
 
 // run runs one round. It returns false if there was nothing to do, or if the log returned an error.
@@ -241,7 +241,7 @@ func (rd *round) saveState() error {
 		err = rd.log.Sync()
 	}
 	if err = format.MarkShortage(err); format.Passes(err) {
-		return nil // a later append writes the commit index; without that append, the next load determines the index by itself
+		return nil // a later append writes the commit index; without it, the next load determines it
 	}
 	if err != nil {
 		return fmt.Errorf("write the commit index: %w", err)

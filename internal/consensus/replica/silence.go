@@ -106,7 +106,7 @@ func (r *Replica) PeerUp(raftID uint64) {
 type earlyCampaign struct {
 	tries int // attempts left
 	ticks int // ticks until the next attempt
-	again int // ticks from one attempt to the next
+	again int // number of ticks from one attempt to the next
 }
 
 const (

@@ -76,7 +76,7 @@ const (
 	StateSnapshot = tracker.StateSnapshot
 )
 
-// Members returns the membership. It is cheap: no I/O, a few allocations on the leader.
+// Members returns the membership. The call is cheap: it does no I/O, and it allocates little memory on the leader.
 func (r *Replica) Members() Members {
 	last, _ := r.log.LastIndex() // served from memory, so no error is possible
 	c := r.state.lock()

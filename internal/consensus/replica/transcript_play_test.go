@@ -224,7 +224,7 @@ func (p *play) again() {
 	synctest.Wait()
 }
 
-// step gives the replica a message from its own term.
+// step passes the replica a message of the replica's current term.
 func (p *play) step(kind raftpb.MessageType, from uint64, fill func(m *raftpb.Message)) {
 	m := &raftpb.Message{Type: kind.Enum(), From: new(from), To: new(uint64(1)), Term: new(p.r.Status().Term)}
 	fill(m)
@@ -261,7 +261,7 @@ func (p *play) heartbeat(from, term, commit uint64) {
 	p.step(raftpb.MsgHeartbeat, from, func(m *raftpb.Message) { m.Term, m.Commit = new(term), new(commit) })
 }
 
-// append gives the replica the empty entries (after, last] with the given term.
+// append passes the replica a message with empty entries of the given term, from index after+1 to index last.
 func (p *play) append(from, term, after, last, commit uint64) {
 	p.step(raftpb.MsgApp, from, func(m *raftpb.Message) {
 		m.Term, m.Index, m.LogTerm, m.Commit = new(term), new(after), new(uint64(0)), new(commit)

@@ -129,8 +129,9 @@ func (l *look) patch(pool *v1alpha1.ShardPool, spec map[string]any) string {
 	return l.kubectl("patch shardpool %s --type=merge -p '%s'", pool.Name, text)
 }
 
-// memoryFor returns a memory limit in whole MiB that leaves need bytes for a shard's groups. A shard reserves a quarter
-// of its limit, but at least 128 MiB and at most 1 GiB, for the rest of its process.
+// memoryFor returns a memory limit in whole MiB. The limit leaves room for a shard's groups, which take the number of
+// bytes in the argument need. A shard reserves a quarter of its limit, but at least 128 MiB and at most 1 GiB, for
+// the rest of its process.
 func memoryFor(need int64) string {
 	const mib = 1 << 20
 	rest := min(max(need/3, 128*mib), 1024*mib)

@@ -14,8 +14,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// AnnotationEtcdState is on etcd pods. Its value is "new" if an empty member may form a new cluster, and "existing"
-// otherwise. It is not part of the template's hash, because members must not restart when the cluster forms.
+// AnnotationEtcdState is set on etcd pods. Its value is "new" if an empty member may form a new cluster, and
+// "existing" otherwise. It is not part of the template's hash, because members must not restart when the cluster
+// forms.
 const AnnotationEtcdState = "sheaf.dev/etcd-state"
 
 // These are the states of a managed etcd, as in `sheaf etcd --initial-cluster-state`.

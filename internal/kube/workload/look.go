@@ -12,7 +12,7 @@ const (
 	// AnnotationLooked is set on the volume of a disk that a claim may get. Its value is the reason why: LookedBlank or
 	// LookedReleased.
 	AnnotationLooked = "sheaf.dev/looked"
-	// AnnotationLooks is on the volume through which a Job looks at a disk. It names the disk's PersistentVolume.
+	// AnnotationLooks is set on the volume through which a Job looks at a disk. It names the disk's PersistentVolume.
 	AnnotationLooks = "sheaf.dev/looks"
 
 	// LookedBlank means that a Job found the disk blank.

@@ -40,9 +40,9 @@ func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]s
 	}
 }
 
-// customize applies the spec's options for a component's pods to their template. It keeps labels and annotations whose
-// names the operator uses. None of the added environment variables has a name that the operator sets, because the API
-// server refuses such names.
+// customize applies the spec's options for a component's pods to their template. If a label or annotation is set both
+// by the spec and by the operator, the operator's value is used. None of the added environment variables has a name
+// that the operator sets, because the API server refuses such names.
 func customize(template *corev1.PodTemplateSpec, o *v1alpha1.PodOptions, selector map[string]string) {
 	schedule(&template.Spec, o.Scheduling, selector)
 	own := template.Labels

@@ -20,7 +20,7 @@ const (
 	AnnotationWipeAsked = "sheaf.dev/wipe-asked"
 	// AnnotationWipeConfirm is the administrator's answer to the question. Its value is the question's WipeToken.
 	AnnotationWipeConfirm = "sheaf.dev/wipe-confirm"
-	// AnnotationWipes is on the volume through which a disk is wiped. It names the PersistentVolume that this volume
+	// AnnotationWipes is set on the volume through which a disk is wiped. It names the PersistentVolume that this volume
 	// replaces.
 	AnnotationWipes = "sheaf.dev/wipes"
 	// AnnotationWipeHeld is set on the same volume as AnnotationWipes. It names the claim whose data was on the disk, as

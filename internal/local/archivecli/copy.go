@@ -49,10 +49,10 @@ type CopyTarget interface {
 type CopyReport struct {
 	DryRun       bool        `json:"dryRun,omitempty"`
 	Groups       []CopyGroup `json:"groups"`
-	Written      int64       `json:"written"` // records; with DryRun, those that would be written
+	Written      int64       `json:"written"` // records that were written; with DryRun, those that would be written
 	WrittenBytes int64       `json:"writtenBytes"`
 	Replaced     int64       `json:"replaced"`     // those of Written that replaced other content
-	AlreadyThere int64       `json:"alreadyThere"` // records whose present content is that of the archive
+	AlreadyThere int64       `json:"alreadyThere"` // records whose present content is the same as in the archive
 	Different    int64       `json:"different"`    // records that were left unchanged although their content differs
 	AbsentThen   int64       `json:"absentThen"`   // requested ids that had no record at that point
 	Seconds      float64     `json:"seconds"`

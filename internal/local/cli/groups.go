@@ -60,9 +60,9 @@ type GroupRow struct {
 	Message string `json:"message,omitempty"`
 }
 
-// GroupRows combines the rows of copies, as returned by ListGroups, into one row for each group. The argument wanted is
-// the number of copies that each group should have. The groups keep the order of copies, in which numbers are sorted by
-// value.
+// GroupRows combines the rows of copies, as returned by ListGroups, into one row for each group. The argument wanted
+// is the number of copies that each group should have. The groups keep the order of the argument copies, in which
+// numeric names are sorted by value.
 func GroupRows(copies []*recordv1.Group, wanted int) []GroupRow {
 	rows := []GroupRow{}
 	for len(copies) > 0 {
@@ -76,8 +76,8 @@ func GroupRows(copies []*recordv1.Group, wanted int) []GroupRow {
 	return rows
 }
 
-// groupRow combines the copies of one group, which should have wanted copies. A copy that is being created does not
-// count, because a moving group has such a copy in addition to the others.
+// groupRow combines the copies of one group. The argument wanted is the number of copies that the group should have.
+// A copy that is being created does not count, because a moving group has such a copy in addition to the others.
 func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 	row := GroupRow{Group: copies[0].GetGroup()}
 	states, lost, served, out, damaged := map[recordv1.GroupState]bool{}, 0, 0, 0, false

@@ -32,7 +32,7 @@ type treeNames struct {
 }
 
 // take returns the path of a record, relative and clean. It returns false for a record that has no place in the tree,
-// and failed then says why. If failed is nil, the prefix excludes the record.
+// and the result failed then says why. If failed is nil, the prefix excludes the record.
 func (n *treeNames) take(r client.Record) (name string, failed *failure, ok bool) {
 	p, imported := r.Attributes[attributePath]
 	name = string(p)

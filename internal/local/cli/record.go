@@ -62,8 +62,8 @@ func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 // FormatCRC formats a CRC32C as 8 hexadecimal digits.
 func FormatCRC(crc uint32) string { return fmt.Sprintf("%08x", crc) }
 
-// WriteJSONLine writes a record as one line of JSON. It copies the record's data from the reader data, in base64 and in
-// pieces, so that the data may have any size. If data is nil, the line has no data.
+// WriteJSONLine writes a record as one line of JSON. It copies the record's data from the reader in the argument
+// data, in base64 and in pieces, so that the data may have any size. If data is nil, the line has no data.
 func WriteJSONLine(w io.Writer, r client.Record, data io.Reader) error {
 	line, err := json.Marshal(JSONOf(r))
 	if err != nil {

@@ -33,8 +33,8 @@ type waits struct {
 	last     error // the last answer; guarded by mu
 }
 
-// NoteWaits makes the connection call say() if the first answer takes longer than a second. Use NoteWaits before the
-// first call. say() is called at most once, on another goroutine, with one line.
+// NoteWaits makes the connection call say() if the first answer takes longer than a second. NoteWaits must be called
+// before the first call. say() is called at most once, on another goroutine, with one line.
 func (c *Conn) NoteWaits(say func(note string)) { c.noteWaits(noteAfter, say) }
 
 func (c *Conn) noteWaits(after time.Duration, say func(string)) {

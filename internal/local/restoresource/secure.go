@@ -26,7 +26,7 @@ const (
 )
 
 // NewServer creates the gRPC server of a source. If certificates is nil, anyone who can connect may read all records.
-// Otherwise a caller needs the certificate of a shard that belongs to the same store as certificates, and can call
+// Otherwise a caller needs a shard's certificate from the same store as the server's own certificates, and can call
 // only in the name of that shard.
 func NewServer(opts Options, certificates *certs.Source) *grpc.Server {
 	options := []grpc.ServerOption{

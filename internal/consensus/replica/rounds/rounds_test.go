@@ -56,7 +56,7 @@ func enter(t *testing.T, c *Committer, f *fake) *Seat {
 	return s
 }
 
-// committing runs a test in a bubble, with a committer that is closed at its end.
+// committing runs a test in a bubble, with a committer that is closed when the test ends.
 func committing(t *testing.T, test func(t *testing.T, c *Committer)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCommitter()

@@ -8,7 +8,7 @@ type Runner interface {
 	Round()
 	// Mark writes the local synced mark. It is called instead of a round, and returns false on failure.
 	Mark() bool
-	// Tick is called once in each period of the length Tick while NeedsTick returns true.
+	// Tick is called once in each period of the replicas' clock (the constant Tick) while NeedsTick returns true.
 	Tick()
 	NeedsTick() bool
 	// Trim forgets request ids that are too old. It is called every minute.
@@ -53,9 +53,10 @@ func (s *Seat) Init(c *Committer, runner Runner) {
 	s.Synced()          // loading the log may have synced bytes after the mark
 }
 
-// Enter calls first instead of the first round, in the caller's goroutine. From then on, the committer runs the
-// replica's rounds. If a round is requested before first returns, for example by the clock, that round begins after
-// first has returned. If the committer is closed, Enter returns ErrClosed and does not call first.
+// Enter calls the function first in the caller's goroutine, in place of the first round. From then on, the committer
+// runs the replica's rounds. If a round is requested before the function first returns, for example by the clock,
+// that round begins after the function has returned. If the committer is closed, Enter returns ErrClosed and does not
+// call the function.
 func (s *Seat) Enter(first func()) error {
 	if !s.admit() {
 		return ErrClosed

@@ -18,7 +18,7 @@ type History struct {
 	window  format.RequestWindow
 	rules   rules.Off
 	applied uint64 // index at the start: earlier entries are read from the log, later ones are seen by this process
-	started int64  // time of the start, by windowClock
+	started int64  // time of the start, measured from windowClock
 
 	whole atomic.Bool
 	mu    sync.Mutex

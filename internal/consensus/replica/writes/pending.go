@@ -47,7 +47,7 @@ var atOnce = func() chan struct{} {
 	return c
 }()
 
-// Failed returns a write that is refused immediately.
+// Failed returns a write that is refused immediately, with the error err.
 func Failed(err error) *Pending { return &Pending{done: atOnce, err: err} }
 
 func succeeded(result Result) *Pending { return &Pending{done: atOnce, result: result} }

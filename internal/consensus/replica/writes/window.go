@@ -14,7 +14,7 @@ import (
 type window struct {
 	format.RequestWindow // how long writes are remembered
 
-	at    map[[16]byte]uint32 // low bits of the sequence number, by request id
+	at    map[[16]byte]uint32 // low bits of each write's sequence number, by request id
 	slots []windowSlot        // a ring; its length is a power of two
 	first uint64              // sequence number of the oldest remembered write
 	next  uint64              // sequence number of the next write; the window holds next-first writes
