@@ -59,8 +59,8 @@ func (g *Gateway) create(ctx context.Context, t *table, name string, limited boo
 	return there, created, err
 }
 
-// createError returns the error for a call whose group could not be created. outcome has the same meaning as in
-// etcdFailed.
+// createError returns the error for a call whose group could not be created. The argument outcome has the same
+// meaning as in etcdFailed.
 func createError(name string, err error, outcome bool) error {
 	quota, ok := errors.AsType[*quotaError](err)
 	switch {

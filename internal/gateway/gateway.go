@@ -50,7 +50,7 @@ type Config struct {
 	Limits           Limits
 	Version          string                // version of the binary, for the status
 	Logger           *slog.Logger          // nil discards all messages
-	Registry         prometheus.Registerer // metrics are not exported if it is nil
+	Registry         prometheus.Registerer // if nil, metrics are not exported
 	// ListenConfig opens the gRPC server's socket. Secure adds the flood limits to it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener of the gRPC server, and Dial connects to a shard's address. If they are nil, TCP is
@@ -155,8 +155,8 @@ type Gateway struct {
 }
 
 // Start listens, follows the store in the background, and serves. Until the gateway has its first view, calls wait,
-// at most until their deadline. ctx bounds only the start itself. The health status is SERVING once the gateway has a
-// view.
+// at most until their deadline. The argument ctx bounds only the start itself. The health status is SERVING once the
+// gateway has a view.
 func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("gateway: the store is missing")

@@ -58,7 +58,7 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 // hold the only group that was requested.
 func (s *shard) groups(ctx context.Context, only string, page paging.Page) *recordv1.ListGroupsResponse {
 	if page.After != "" && s.pulse.Silent() {
-		return nil // the shard is silent, and the request for the first page has already waited for it
+		return nil // skip a silent shard, because the request for the first page has already waited for it
 	}
 	from := recordv1.NewAdminServiceClient(s.conn())
 	in := &recordv1.ListGroupsRequest{Group: only, PageSize: int32(page.Size),
@@ -231,8 +231,8 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	return out, nil
 }
 
-// knownShards lists the shards that, according to etcd, are registered, hold a group, or are to receive a group.
-// placed is the result of placedShards.
+// knownShards lists the shards that, according to etcd, are registered, hold a group, or are to receive a group. The
+// argument placed is the result of placedShards.
 func (t *table) knownShards(placed map[string]*placedShard) map[string]*recordv1.Shard {
 	rows := make(map[string]*recordv1.Shard, len(placed))
 	for name := range placed {

@@ -121,8 +121,8 @@ func (t *table) creation(group string, copies []*recordv1.Copy) *recordv1.Move {
 	return m
 }
 
-// follow sets the progress of a move. g is etcd's record of the group, and copies are the reports of the receiving
-// shards.
+// follow sets the progress of a move. The argument g is etcd's record of the group. The argument copies holds the
+// reports of the receiving shards.
 func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
 	for _, shard := range m.GetTo() {
 		i := slices.IndexFunc(copies, func(c *recordv1.Copy) bool { return c.GetShard() == shard })

@@ -62,7 +62,7 @@ type route struct {
 }
 
 // leader returns the destination of calls, or nil if none is known. If the leader hangs and another member does not,
-// leader returns that member. r may be nil.
+// leader returns that member. The receiver r may be nil.
 func (r *route) leader() *shard {
 	if r == nil {
 		return nil
@@ -217,8 +217,8 @@ func (r *router) set(view placement.View) {
 }
 
 // resetHung aborts the calls at each shard that no longer responds, because such calls would otherwise wait for their
-// deadline. A shard is treated as hung if another shard has become leader in its place and its registration has
-// expired.
+// deadline. A shard is treated as hung if its registration has expired and another shard has become leader in its
+// place.
 func (r *router) resetHung(before *table, view placement.View) {
 	if before == nil {
 		return

@@ -36,7 +36,7 @@ type Status struct {
 	Moves []MoveStatus `json:"moves,omitempty"`
 	// Problems are messages that describe a problem and its remedy. The list is empty if there are no problems.
 	Problems []string `json:"problems,omitempty"`
-	// Findings are the same as those of sheaf doctor, the worst first.
+	// Findings lists the same findings as sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
 	// LeftOut has, for each list above, the number of rows that were left out. It is nil if the lists are complete.
 	LeftOut *LeftOut `json:"leftOut,omitempty"`

@@ -142,7 +142,7 @@ func (s *scanner) appendTo(dst []byte, n int) []byte {
 	return dst
 }
 
-// next reads the next field. value is a scanner over the field's value, without its tag and length.
+// next reads the next field. The result value is a scanner over the field's value, without its tag and length.
 func (s *scanner) next() (number protowire.Number, kind protowire.Type, value scanner, err error) {
 	tag, err := s.uvarint()
 	if err != nil {

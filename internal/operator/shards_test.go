@@ -99,7 +99,7 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	}
 	next := askedAt(t, address, "b")
 	describes(t, s, next)
-	next.server.Stop() // no request notices that this shard stops
+	next.server.Stop() // no request is in progress that would notice the stop of this shard
 	describes(t, s, askedAt(t, address, "c"))
 }
 

@@ -235,8 +235,8 @@ func (b *balancer) pickSmall(from, to int, gap float64) int {
 	return best
 }
 
-// bytesStay reports whether a move keeps the bytes balanced. It does if the bytes of all shards are within half their
-// slack before and after it, or if the bytes of the two shards remain within their previous range.
+// bytesStay reports whether a move keeps the bytes balanced. This is the case if the bytes of all shards are within
+// half their slack before and after it, or if the bytes of the two shards remain within their previous range.
 func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	gap := b.bytesOf(from) - b.bytesOf(to)
 	less, more := float64(g.Bytes)/b.shards[from].weight, float64(g.Bytes)/b.shards[to].weight

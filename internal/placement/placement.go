@@ -137,8 +137,8 @@ type Group struct {
 	// deleted groups.
 	Deleted string `json:"deleted,omitempty"`
 
-	// Revision is the revision at which etcd last changed the key, as of the time when the key was read. It is 0 for a
-	// group that is not stored. A registry writes the group only if the key still has this revision.
+	// Revision is the revision at which etcd had last changed the key when the key was read. It is 0 for a group that is
+	// not stored. A registry writes the group only if the key still has this revision.
 	Revision int64 `json:"-"`
 }
 
@@ -148,8 +148,8 @@ type Target struct {
 	Shards []string `json:"shards"` // one shard for each copy; the first one is the preferred leader
 	Reason Reason   `json:"reason,omitempty"`
 
-	// Revision is the revision at which etcd last changed the key, as of the time when the key was read. It is 0 if the
-	// target is not stored.
+	// Revision is the revision at which etcd had last changed the key when the key was read. It is 0 if the target is
+	// not stored.
 	Revision int64 `json:"-"`
 }
 

@@ -54,9 +54,9 @@ type Options struct {
 	InFlightBytesMax int64
 	Now              func() time.Time // if nil, time.Now is used
 	Logger           *slog.Logger     // if nil, messages are discarded
-	// Admit is called before each write with the number of bytes that the write will store, and returns an error if there
-	// is too little disk space or memory. If it is nil, every write is admitted. delete is true for a delete. Admit is
-	// called with the replica locked, so it must not call the replica.
+	// Admit is called before each write with the number of bytes that the write will store, and returns an error if
+	// there is too little disk space or memory. If it is nil, every write is admitted. The argument delete is true for a
+	// delete. Admit is called with the replica locked, so it must not call the replica.
 	Admit func(bytes int64, delete bool) error
 	// NoSpace is called when the log cannot write because there is no space. It must not block. It may be nil.
 	NoSpace func()

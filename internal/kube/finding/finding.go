@@ -110,7 +110,7 @@ type look struct {
 	explained map[string]int                 // by shard: the finding about why it does not serve all its groups
 	states    map[string]v1alpha1.ShardState // by shard: the state that this finding is about
 	absent    map[string]bool                // shards that are silent or refuse to serve according to a gateway
-	pools     map[string]int                 // by pool: the finding that its drain cannot end, or has ended
+	pools     map[string]int                 // by pool: the finding which says that its drain cannot end or has ended
 	lostDisks []int                          // the findings about shards whose disk is lost
 	domains   *int                           // the finding about too few failure domains; nil if there is none
 	paused    bool                           // whether a pool's update is paused

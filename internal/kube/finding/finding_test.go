@@ -24,7 +24,7 @@ type want struct {
 	command  string // a part of the expected command; empty if there must be no command
 }
 
-// pod returns the pod of the store whose name contains part.
+// pod returns the pod of the store whose name contains the string part.
 func pod(t *testing.T, o *Objects, part string) *corev1.Pod {
 	t.Helper()
 	for i := range o.Pods {

@@ -69,10 +69,10 @@ func ArchiveImage(archive *v1alpha1.RecordArchive, fallback string) string {
 
 // ArchiveDeployment returns the Deployment of the one pod that archives a store.
 //
-// The pod does not need a StatefulSet, because it has no volume and nobody depends on its name. Besides, a StatefulSet
-// would not replace a pod on a node that is down. It does no harm if two pods run at the same time: archivers only
-// create objects, so the second pod takes over and the first one stops. During updates, the strategy Recreate keeps
-// two pods from running at the same time.
+// The pod does not need a StatefulSet, because it has no volume and nothing depends on its name. Besides, a
+// StatefulSet would not replace a pod on a node that is down. It does no harm if two pods run at the same time:
+// archivers only create objects, so the second pod takes over and the first one stops. During updates, the strategy
+// Recreate keeps two pods from running at the same time.
 func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 	store, spec := in.Store, &in.Archive.Spec
 	labels := Labels(store.Name, ContainerArchive)

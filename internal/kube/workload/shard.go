@@ -102,8 +102,8 @@ func ImageOf(store *v1alpha1.RecordStore, fallback string) string {
 	return cmp.Or(store.Spec.Image, fallback)
 }
 
-// podOf returns a pod for a store with one container, which runs sheaf with args. The pod has the parts that all
-// components have in common.
+// podOf returns a pod for a store with one container, which runs sheaf with the given arguments. The pod has the
+// parts that all components have in common.
 func podOf(store *v1alpha1.RecordStore, component, image string, args []string) corev1.PodSpec {
 	return corev1.PodSpec{
 		AutomountServiceAccountToken: new(false),

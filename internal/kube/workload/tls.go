@@ -178,7 +178,8 @@ func TLSLabels(store string) map[string]string {
 	}
 }
 
-// GatewayNames returns the DNS names under which callers reach the gateways. localhost is for kubectl port-forward.
+// GatewayNames returns the DNS names under which callers reach the gateways. The name localhost is for kubectl
+// port-forward.
 func GatewayNames(store *v1alpha1.RecordStore) []string {
 	names := append(serviceNames(Gateway(store.Name), store.Namespace), "localhost")
 	if store.Spec.TLS != nil {

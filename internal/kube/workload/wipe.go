@@ -99,16 +99,16 @@ func RawClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVol
 	}
 }
 
-// WipeJob returns the Job that wipes a disk through the volume that WipeVolume has returned. pullSecrets are names of
-// Secrets in the operator's namespace for pulling the image.
+// WipeJob returns the Job that wipes a disk through the volume that WipeVolume has returned. The argument pullSecrets
+// holds the names of Secrets in the operator's namespace with which the image is pulled.
 func WipeJob(wiping *corev1.PersistentVolume, set, image string, pullSecrets []string) *batchv1.Job {
 	return diskJob(wiping, set, image, pullSecrets, "wipe", []string{"wipe", WipeDevice, "--confirm", WipeDevice},
 		WipeDevice)
 }
 
-// diskJob returns a Job that runs sheaf with args. In its pod, the raw disk of the given volume is at the path in the
-// argument device. The pod runs as root, because root owns device files, but it has no other privileges of root. It
-// has limits, because a ResourceQuota of the operator's namespace may require them.
+// diskJob returns a Job that runs sheaf with the given arguments. In its pod, the raw disk of the given volume is at
+// the path in the argument device. The pod runs as root, because root owns device files, but it has no other
+// privileges of root. It has limits, because a ResourceQuota of the operator's namespace may require them.
 func diskJob(raw *corev1.PersistentVolume, set, image string, pullSecrets []string, name string, args []string,
 	device string) *batchv1.Job {
 	ref := raw.Spec.ClaimRef

@@ -21,7 +21,7 @@ import (
 // CopyOptions specify which records Copy writes, and how.
 type CopyOptions struct {
 	At      string // in the syntax of ParseAt; required
-	Nearest bool   // if a group cannot be read as of At, read it as of the nearest point at which it can be read
+	Nearest bool   // if a group's state at the point At cannot be read, copy its state at the nearest readable point
 	// IDs lists records, one per line, as an id or GROUP/ID. If IDs is nil, Copy writes all records of Group.
 	IDs io.Reader
 	// Group is the name or UUID of the group to read. If IDs is set, Group applies to the ids without a group.
@@ -51,7 +51,7 @@ type CopyReport struct {
 	Groups       []CopyGroup `json:"groups"`
 	Written      int64       `json:"written"` // records that were written; with DryRun, those that would be written
 	WrittenBytes int64       `json:"writtenBytes"`
-	Replaced     int64       `json:"replaced"`     // those of Written that replaced other content
+	Replaced     int64       `json:"replaced"`     // of the records in Written, those that replaced other content
 	AlreadyThere int64       `json:"alreadyThere"` // records whose present content is the same as in the archive
 	Different    int64       `json:"different"`    // records that were left unchanged although their content differs
 	AbsentThen   int64       `json:"absentThen"`   // requested ids that had no record at that point

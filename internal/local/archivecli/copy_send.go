@@ -241,7 +241,8 @@ func (c *copying) pay(ctx context.Context, n int64) error {
 	return nil
 }
 
-// upload writes a large record. If somebody else has created the record in the meantime, upload appends it to again.
+// upload writes a large record. If somebody else has created the record in the meantime, upload appends the record to
+// the list in the argument again.
 func (c *copying) upload(ctx context.Context, one *copied, replaced bool, again *[]copied) error {
 	options := c.options(one)
 	from := &blobSource{c: c, ctx: ctx, version: &one.version}

@@ -161,8 +161,9 @@ func copyTo(t *testing.T, s Source, to CopyTarget, opts CopyOptions) ran {
 	return run(false, func(out *cli.Output) error { return Copy(t.Context(), out, s, to, opts) })
 }
 
-// harmed returns an archive and a store. The archive has a group of 600 records and a blob. In the store, some records
-// of this group have since been deleted or replaced. The index is that of the last entry before these changes.
+// harmed returns an archive and a store. The archive has a group of 600 records and a blob. In the store, some
+// records of this group have since been deleted or replaced. The result index is the index of the last entry before
+// these changes.
 func harmed(t *testing.T) (s Source, l *living, g *archivetest.Group, index uint64) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -325,8 +326,8 @@ func TestCopyOfAPointThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// The test deletes a group, and then creates another one with the same name. A copy as of a time before the deletion
-// reads the deleted group.
+// The test deletes a group, and then creates another one with the same name. A copy of the state at a time before the
+// deletion reads the deleted group.
 func TestCopyOfADeletedGroup(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})

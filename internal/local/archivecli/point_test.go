@@ -43,7 +43,7 @@ func TestPointsAndPruning(t *testing.T) {
 	if out := list(false); !strings.Contains(out, "until 2026-11-01T13:01:32Z") {
 		t.Error(out)
 	}
-	// Records can be read as of the point.
+	// Records can be read in the state that they had at the point.
 	cat := func(at string) ran {
 		return run(false, func(out *cli.Output) error { return Cat(t.Context(), out, s, CatOptions{ID: "3", At: at}) })
 	}

@@ -173,7 +173,7 @@ func (t *TLS) Add(flags *pflag.FlagSet) {
 		"file with a token that says who calls, in place of a certificate; read again when it changes (or $"+envToken+")")
 }
 
-// credentials reads the files. perCall is nil if there is no token.
+// credentials reads the files. The result perCall is nil if there is no token.
 func (t *TLS) credentials() (transport credentials.TransportCredentials, perCall credentials.PerRPCCredentials,
 	err error) {
 	files := client.TLSFiles{

@@ -243,7 +243,7 @@ func (e *exporter) write(ctx context.Context, name string, r client.Record) (err
 	aside := fmt.Sprintf(".sheaf-export-%x", client.NewRequestID())
 	defer func() {
 		if err != nil {
-			_ = unix.Unlinkat(int(dir), aside, 0) // usually fails, because the temporary file no longer exists
+			_ = unix.Unlinkat(int(dir), aside, 0) // may fail, because the temporary file may not exist
 		}
 	}()
 	if isSymlink(r) {

@@ -30,8 +30,8 @@ type Config struct {
 
 	Listen string // host:port of the gateway; port 0 chooses a free port
 	HTTP   string // host:port of the web page, metrics, health and status; empty means none
-	// TLS makes gateway and shards accept only mutual TLS. The authority and the certificates, including the callers'
-	// certificate, are in the folder tls.
+	// TLS makes the gateway and the shards accept only mutual TLS. The authority and the certificates, including the
+	// callers' certificate, are in the folder tls.
 	TLS bool
 
 	// Shard is the configuration of each shard. Start sets its name, folder, address, placement and telemetry.

@@ -81,7 +81,7 @@ func shows(t *testing.T, by *authority.Authority, id identity.Identity,
 	})
 }
 
-// call makes a call with an empty message, as a unary call or a stream according to the method.
+// call makes a call with an empty message. Depending on the method, it is a unary call or a stream.
 func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	in, out := dynamicpb.NewMessage(method.Input()), dynamicpb.NewMessage(method.Output())

@@ -18,7 +18,7 @@ var (
 	ErrOverloaded     = errors.New("too many writes in flight")                  // refused
 	ErrInvalid        = errors.New("the write is not valid")                     // refused
 	ErrReused         = errors.New("the request id is that of another write")    // refused: record, data or kind differs
-	ErrOutcomeUnknown = errors.New("the write may or may not have been applied") // repeat the write with its request id
+	ErrOutcomeUnknown = errors.New("the write may or may not have been applied") // retry with the same request id
 	ErrExists         = errors.New("the record exists")                          // always inside a *ConditionError
 	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
 )
