@@ -22,8 +22,8 @@ const (
 )
 
 // batchGet splits the reads by shard, runs the parts in parallel and forwards results as they arrive, each with its
-// position in the caller's request. Flow control bounds one call to one message per shard; Limits.AnswerBytesMax
-// bounds all calls together.
+// position in the caller's request. Flow control limits each call to one message per shard. Limits.AnswerBytesMax
+// limits all calls together.
 func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	b, err := g.nextBatch(stream, "gets", access.Get, getsMax, getBytesMax)
 	if err != nil {

@@ -49,7 +49,7 @@ type Config struct {
 	PlannedElsewhere bool
 	Limits           Limits
 	Version          string                // version of the binary, for the status
-	Logger           *slog.Logger          // nil discards all messages
+	Logger           *slog.Logger          // if nil, log messages are discarded
 	Registry         prometheus.Registerer // if nil, metrics are not exported
 	// ListenConfig opens the gRPC server's socket. Secure adds the flood limits to it.
 	ListenConfig net.ListenConfig

@@ -132,7 +132,7 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 	var rows []*recordv1.Group
 	why := "the shard does not answer for this group: see that it runs, with its volume"
 	if t.view.GroupUnknown(r.group) {
-		why = t.view.UnusableGroup(r.group) // a shard that has started in the meantime does not have the group
+		why = t.view.UnusableGroup(r.group) // without a usable key in etcd, a shard that starts does not have the group
 	}
 	for _, m := range g.Members {
 		if !answered[r.group+"/"+m.Shard] {
@@ -190,7 +190,7 @@ func (g *Gateway) etcdProblem() string {
 	return text + ": " + do
 }
 
-// ListShards asks the shards of a page. Shards that do not respond are listed with etcd's data.
+// ListShards asks the shards on a page for their rows. Shards that do not respond are listed with etcd's data.
 func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShardsRequest) (
 	*recordv1.ListShardsResponse, error) {
 	page, field, err := paging.Asked(paging.Shards, request)

@@ -38,7 +38,7 @@ func knowing(t *testing.T, view placement.View) *Gateway {
 	})
 	t.Cleanup(r.close)
 	r.set(view)
-	store, err := registry.NewStore(nil, "quotes", nil) // no test reads from etcd
+	store, err := registry.NewStore(nil, "quotes", nil) // the client is nil, because no test reads from etcd
 	must.OK(t, err)
 	return &Gateway{cfg: Config{Store: store}, router: r, stopping: make(chan struct{})}
 }

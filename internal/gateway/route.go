@@ -110,7 +110,7 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 		}
 		next = r.members[i]
 	}
-	r.lead.CompareAndSwap(from, next) // has no effect if another call has already changed it
+	r.lead.CompareAndSwap(from, next) // has no effect if another call has already changed the destination
 }
 
 // failures lists the shards that have failed a call because they cannot load their copy of the group.

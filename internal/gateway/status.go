@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Status is a gateway's status: its data from etcd, and the age of that data. Its JSON is served at /status. It
+// Status is a gateway's status: its data from etcd, and the age of that data. It is served as JSON at /status. It
 // contains no reports from shards, which have their own status.
 type Status struct {
 	Summary *recordv1.StatusSummary `json:"summary"` // the state in one sentence, and the next step
@@ -78,7 +78,7 @@ type ShardStatus struct {
 	StoredBytes   int64  `json:"storedBytes"` // size of the voting copies, as last reported
 }
 
-// GroupStatus describes on which shards a group is, and in which state.
+// GroupStatus says which shards hold a group, and which state the group is in.
 type GroupStatus struct {
 	Group string `json:"group"`
 	// State is one of five words. Degraded means that a shard with a copy is silent. Unavailable means that so many

@@ -124,7 +124,7 @@ func (s *shard) download(ctx context.Context, full string, in *frame) (grpc.Clie
 	if err != nil {
 		return nil, err
 	}
-	if err := from.SendMsg(in); err != nil && !errors.Is(err, io.EOF) { // for io.EOF, RecvMsg returns the reason
+	if err := from.SendMsg(in); err != nil && !errors.Is(err, io.EOF) { // after io.EOF, RecvMsg returns the reason
 		return nil, err
 	}
 	return from, from.CloseSend()

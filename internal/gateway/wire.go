@@ -200,10 +200,10 @@ type key struct {
 
 // fields holds the field numbers of a request message. A number is 0 if the message has no such field.
 type fields struct {
-	header    protowire.Number // the message that holds the other fields (UploadRequest)
+	header    protowire.Number // number of the field whose message holds the other fields (UploadRequest)
 	key       protowire.Number // a RecordKey
-	id        protowire.Number // field of an id, either outside a RecordKey (FindRequest) or in RecordKey itself
-	group     protowire.Number // field of the group in RecordKey itself
+	id        protowire.Number // number of an id field, either outside a RecordKey (FindRequest) or in RecordKey itself
+	group     protowire.Number // number of the group field in RecordKey itself
 	requestID protowire.Number
 }
 

@@ -49,7 +49,7 @@ func (s sender) Send(messages []*raftpb.Message) {
 		}
 		select {
 		case s.net.inbox[m.GetTo()] <- proto.Clone(m).(*raftpb.Message):
-		default: // the message is lost
+		default: // the inbox is full, so the message is lost
 		}
 	}
 }

@@ -53,7 +53,7 @@ type Options struct {
 	// with ErrOverloaded. A single write is always admitted. 0 means 64 MiB.
 	InFlightBytesMax int64
 	Now              func() time.Time // if nil, time.Now is used
-	Logger           *slog.Logger     // if nil, messages are discarded
+	Logger           *slog.Logger     // if nil, log messages are discarded
 	// Admit is called before each write with the number of bytes that the write will store, and returns an error if
 	// there is too little disk space or memory. If it is nil, every write is admitted. The argument delete is true for a
 	// delete. Admit is called with the replica locked, so it must not call the replica.
@@ -244,7 +244,7 @@ func (r *Replica) Stop(ctx context.Context) error {
 	<-r.seat.Detached()
 	r.blobs.stop()
 	if !first {
-		return nil // another call of Stop does the work
+		return nil // another call of Stop does the rest
 	}
 	r.lease.endAll()
 	cut := r.round.abandon(ErrStopping)

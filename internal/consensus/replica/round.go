@@ -96,7 +96,7 @@ func (rd *round) step() (next phase, err error) {
 			return visible, err
 		}
 		return visible, rd.makeVisible(rd.ready.CommittedEntries)
-	default: // the phase is visible
+	default: // the remaining case is the phase visible
 		return applied, rd.applyReady()
 	}
 }

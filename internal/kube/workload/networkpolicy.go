@@ -48,7 +48,7 @@ func etcdPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *networki
 // port as clients to reach each other, so one rule covers both.
 func shardPolicy(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
 	client := networkingv1.NetworkPolicyPeer{
-		NamespaceSelector: &metav1.LabelSelector{}, // in any namespace
+		NamespaceSelector: &metav1.LabelSelector{}, // selects pods in any namespace
 		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelClient: store.Name}},
 	}
 	return networkPolicy(store, allShards(store.Name), ContainerShard,

@@ -154,7 +154,7 @@ func TestEtcdAccessExternal(t *testing.T) {
 
 // The condition Redundant and the disruption budget take a hanging disk into account within 20 s. Until then, the
 // eviction of another shard may cost a group its majority. TestAHangingDiskIsReportedInTime in internal/shard
-// measures the first of these times.
+// measures the first of the steps below.
 func TestAHangingDiskIsKnownWithin20Seconds(t *testing.T) {
 	probe := shardSet(t, shardInput()).Spec.Template.Spec.Containers[0].ReadinessProbe
 	if probe.FailureThreshold < 2 {

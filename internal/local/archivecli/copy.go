@@ -78,7 +78,7 @@ const (
 	copyLargeBytes  = 1 << 20
 	copyRateBurst   = 1 << 20
 	copyRateMin     = 1 << 10
-	copyDifferences = 5 // number of records with other content that messages name
+	copyDifferences = 5 // number of records with different content that are named in messages
 )
 
 // copying is a copy in progress.

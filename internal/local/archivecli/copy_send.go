@@ -261,7 +261,7 @@ func (c *copying) upload(ctx context.Context, one *copied, replaced bool, again 
 // blobSource reads the data of a large version. If an upload is repeated, it reads the data again from the beginning.
 type blobSource struct {
 	c       *copying
-	ctx     context.Context //nolint:containedctx // io.Reader has no argument for it
+	ctx     context.Context //nolint:containedctx // kept in a field, because Read takes no context
 	version *reader.Version
 	at      int64
 	src     io.ReadCloser // positioned at the offset in the field at; nil if it is not open

@@ -126,7 +126,7 @@ func DeletePoint(ctx context.Context, out *cli.Output, s Source, name string, no
 // PruneOptions are the options of Prune.
 type PruneOptions struct {
 	Keep   time.Duration // the window
-	Points int           // number of points of a schedule that are kept
+	Points int           // number of scheduled points to keep
 	DryRun bool
 	Now    func() time.Time
 }

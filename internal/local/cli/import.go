@@ -44,14 +44,14 @@ const (
 // ImportOptions are the options of Import.
 type ImportOptions struct {
 	Dir      string
-	ID       string // name, sequence, hash, map:FILE
+	ID       string // name, sequence, hash or map:FILE
 	Group    string // with Named routing, dir or a name; with Hash routing, empty
 	Prefix   string // prepended to every path
 	ImportID string // part of request ids; if empty, it is random, or with Resume derived from folder, prefix and scheme
 	FirstID  int64  // first id of the scheme sequence
 	Workers  int    // number of goroutines that read files; 0 means 16
 	Senders  int    // number of streams that send puts; 0 means 8
-	DryRun   bool   // store and delete nothing, but compare with the store and count
+	DryRun   bool   // store and delete nothing; only compare files with the store, and count them
 	Resume   bool   // do not change files that an earlier import stored
 	Update   bool   // also store changed files as new versions
 	Checksum bool   // with Update: also compare the bytes of files whose size, time and mode are unchanged

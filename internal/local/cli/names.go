@@ -70,7 +70,7 @@ func (n *treeNames) add(name string) (kind, why string) {
 		hash := hashName(dir)
 		folder, taken := n.taken[hash]
 		if folder {
-			break // its own parent folders are already reserved
+			break // dir is already reserved as a folder, and so are its parents
 		}
 		if taken {
 			return failBoth, displayName(dir) + " is a record, too"

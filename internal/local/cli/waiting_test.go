@@ -24,7 +24,7 @@ import (
 type reluctant struct {
 	recordv1.UnimplementedRecordServiceServer
 	may      chan struct{}
-	refusals int // number of puts that are refused first; later puts wait
+	refusals int // number of puts to refuse; the puts after them wait
 }
 
 func (r *reluctant) Put(ctx context.Context, _ *recordv1.PutRequest) (*recordv1.PutResponse, error) {

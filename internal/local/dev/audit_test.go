@@ -117,7 +117,7 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 				}
 			}
 		}
-		// The line of a call is written before its answer is sent.
+		// The log line for a call is written before the answer to the call is sent.
 		must.OK(t, audit.Close())
 		text, err := os.ReadFile(path)
 		must.OK(t, err)

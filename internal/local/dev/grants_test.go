@@ -172,7 +172,7 @@ func needsAll(method string) bool {
 	return requests[method] == `{}` || method == recordv1.RecordService_Find_FullMethodName
 }
 
-// requestOf returns a request for a method, with the given group in place of a.
+// requestOf returns a request for a method, with the given group in place of the group a.
 func requestOf(t *testing.T, method protoreflect.MethodDescriptor, group string) proto.Message {
 	t.Helper()
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())

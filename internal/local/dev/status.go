@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Status is the status of a dev store. Its JSON is served at /status.
+// Status is the status of a dev store. It is served as JSON at /status.
 type Status struct {
 	Summary *recordv1.StatusSummary `json:"summary"` // the state and the next step in a sentence
 	Dir     string                  `json:"dir"`
