@@ -41,8 +41,8 @@ type batch struct {
 	items []item
 }
 
-// itemFields are the fields of PutRequest and GetRequest. Field 3 of a GetRequest is the version, not a request id,
-// but requestID is read only for writes.
+// itemFields are the fields of PutRequest and GetRequest. Field 3 of a GetRequest is the version, not a request id.
+// This does no harm, because requestID is read only for writes.
 var itemFields = fields{key: 1, requestID: 3}
 
 // nextBatch receives and admits a message of a batch. It refuses the items to which the caller has no access. The

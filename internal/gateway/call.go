@@ -39,9 +39,9 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	return nil, g.lookUp(ctx, t, name, creates)
 }
 
-// lookUp asks etcd for a group that is missing in the table, because another gateway may have created the group after
-// the table was built. lookUp returns nil if the group exists, or if creates is set and lookUp has created it. A
-// newer table will then contain the group.
+// lookUp asks etcd for a group that is missing from the table, because another gateway may have created the group
+// after the table was built. lookUp returns nil if the group exists, or if creates is set and lookUp has created it.
+// A newer table will then contain the group.
 func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates bool) error {
 	_, err, _ := g.creating.Do(name, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)

@@ -274,7 +274,8 @@ func (g *Gateway) Ready(ctx context.Context) error {
 	return err
 }
 
-// GroupsLed returns the number of groups whose leader is known to the gateway.
+// GroupsLed returns the number of groups for which the gateway knows a shard to call. This is the leader if etcd
+// names one, and otherwise another voting member.
 func (g *Gateway) GroupsLed() (led int) {
 	if t := g.router.table.Load(); t != nil {
 		for _, r := range t.named {

@@ -97,7 +97,7 @@ func (r *route) place(s *shard) place {
 }
 
 // learn changes the destination of calls after a call to a shard has failed, because another member may lead now. If
-// the error names that member, calls then go to it, and otherwise to the next member in the list.
+// the error names that member, calls then go to it. Otherwise they go to the next member in the list.
 func (r *route) learn(from *shard, v routing.Verdict) {
 	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reason.Overloaded {
 		return

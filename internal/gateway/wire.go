@@ -243,8 +243,8 @@ func (f *fields) readKey(s scanner, k *key) error {
 // recordKey holds the field numbers of RecordKey itself.
 var recordKey = fields{id: 1, group: 2}
 
-// eachItem calls the function each for every item in a message that consists only of `repeated Item items = 1`. begin
-// and end are the offsets of the item in the message, including its tag and length.
+// eachItem calls the function each for every item in a message that consists only of `repeated Item items = 1`. The
+// arguments begin and end of that function are the offsets of the item in the message, including its tag and length.
 func eachItem(bufs mem.BufferSlice, each func(item scanner, begin, end int) error) error {
 	s := scan(bufs)
 	total := s.left

@@ -24,9 +24,9 @@ const (
 	discoveryKeysFor = "jwks_uri"
 )
 
-// IssuerKeys reads a token issuer's JSON Web Key Set through OpenID Connect Discovery, within 5 s. It uses only HTTPS,
-// even after a redirect. The argument caBundle holds the authorities with which the issuer is verified, in PEM. Errors
-// contain nothing from the responses except names.
+// IssuerKeys reads a token issuer's JSON Web Key Set through OpenID Connect Discovery, within 5 s. It uses only
+// HTTPS, even after a redirect. The argument caBundle holds the PEM-encoded authorities with which the issuer is
+// verified. Errors contain nothing from the responses except names.
 func IssuerKeys(ctx context.Context, issuer, caBundle string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, issuerPatience)
 	defer cancel()

@@ -153,9 +153,9 @@ func TestABalancedPlanIsFollowedByNone(t *testing.T) {
 }
 
 // In this test, moves run in waves while shards are drained and cordoned, and moves finish in any order. The limits
-// must always hold, and balancing must move at most as many bytes as all copies have. A wave is planned from the state
-// that the last wave left, so one group may move more than once. Over 790,000 changes to 400,000 stores, a group with
-// one copy moved at most three times, and a group with three copies at most six times. At most 80 % of the bytes
+// must always hold, and balancing must move at most as many bytes as all copies have. A wave is planned from the
+// state that the last wave left, so one group may move more than once. In 790,000 changes to 400,000 stores, a group
+// with one copy moved at most three times, and a group with three copies at most six times. At most 80 % of the bytes
 // moved.
 func TestWavesComeToAnEnd(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {

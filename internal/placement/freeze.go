@@ -26,8 +26,8 @@ type Mark struct {
 	Cluster    uint64 // id of etcd's cluster; 0 if unknown
 }
 
-// Behind compares this mark with seen, a mark that was observed earlier. If this mark belongs to an older state of
-// etcd than seen does, Behind returns the reason for this conclusion. Otherwise it returns an empty string.
+// Behind compares this mark with the mark seen, which was observed earlier. If this mark belongs to an older state of
+// etcd than the mark seen, Behind returns the reason for this conclusion. Otherwise it returns an empty string.
 func (m Mark) Behind(seen Mark) string {
 	switch {
 	case m.Base > seen.Base:

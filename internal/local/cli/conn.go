@@ -50,9 +50,9 @@ type Conn struct {
 }
 
 // Dial prepares connections to HOST:PORT, and sends nothing yet. If no server listens at that address, calls fail
-// immediately, so that the user notices. Calls wait for a server that has answered before. callTimeout limits each
-// call that has one answer and no deadline of its own. It also limits how long a stream tries to resume. 0 means no
-// limit.
+// immediately, so that the user notices. Calls wait for a server that has answered before. The argument callTimeout
+// limits each call that has one answer and no deadline of its own. It also limits how long a stream tries to resume.
+// 0 means no limit.
 func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
 		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)
@@ -136,8 +136,8 @@ func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.W
 	return record, nil
 }
 
-// dataOf returns the data of a record from a scan. A scan leaves large data out. dataOf reads such data by another
-// call, and closeData() ends that call.
+// dataOf returns the data of a record from a scan. A scan leaves large data out. dataOf reads such data with another
+// call, which the result closeData ends.
 func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, closeData func(), err error) {
 	if r.HasData {
 		return bytes.NewReader(r.Data), func() {}, nil

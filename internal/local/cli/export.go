@@ -283,9 +283,10 @@ func (e *exporter) writeFile(dir folder, aside string, r client.Record, data io.
 // privileges are the mode bits that change the rights of a file: setuid, setgid and sticky.
 const privileges = 0o7000
 
-// modeOf returns the mode that import stored, or 0644 if there is none. If setuid is false, modeOf removes the bits of
-// privileges, and the result left reports whether it has removed any. Owners are not restored, so a program with these
-// bits would run with the rights of the user who unpacks it instead of those of its original owner.
+// modeOf returns the mode that import stored, or 0644 if there is none. If setuid is false, modeOf removes the bits
+// in the constant privileges, and the result left reports whether it has removed any. Owners are not restored, so a
+// program with these bits would run with the rights of the user who unpacks it instead of those of its original
+// owner.
 func modeOf(r client.Record, setuid bool) (mode uint32, left bool) {
 	bits, err := strconv.ParseUint(string(r.Attributes[attributeMode]), 8, 12)
 	switch {

@@ -33,8 +33,8 @@ func openFolder(name string) (folder, error) {
 
 func (f folder) close() { _ = unix.Close(int(f)) } // no error matters, because nothing was written to the descriptor
 
-// in opens the folder rel below f, from which other paths can then be opened. If create is true, it creates missing
-// folders, with mode 0755 minus the umask.
+// in opens the folder at the path rel below f. Other paths can then be opened below that folder. If create is true,
+// it creates missing folders, with mode 0755 minus the umask.
 func (f folder) in(rel string, create bool) (folder, error) {
 	at := f
 	for end := 0; ; end++ {
@@ -69,7 +69,7 @@ func (f folder) in(rel string, create bool) (folder, error) {
 	}
 }
 
-// open opens rel below f. The flags are those of open(2). With O_PATH, open opens a link itself.
+// open opens the path rel below f. The flags are those of open(2). With O_PATH, open opens a link itself.
 func (f folder) open(rel string, flags int) (*os.File, error) {
 	dir, err := f.in(path.Dir(rel), false)
 	if err != nil {
@@ -86,7 +86,7 @@ func (f folder) open(rel string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), rel), nil
 }
 
-// list returns the entries of rel below f, sorted by name.
+// list returns the entries of the folder at the path rel below f, sorted by name.
 func (f folder) list(rel string) ([]fs.DirEntry, error) {
 	dir, err := f.open(rel, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -98,7 +98,7 @@ func (f folder) list(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// lstat returns the metadata of rel below f. It needs no permission to read rel.
+// lstat returns the metadata of the file at the path rel below f. It needs no permission to read the file.
 func (f folder) lstat(rel string) (fs.FileInfo, error) {
 	file, err := f.open(rel, unix.O_PATH)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// plainVolume creates a volume with one group for each argument, which is the number of entries in the group. It
-// returns the folders of the groups.
+// plainVolume creates a volume with one group for each number in entries, which says how many entries that group has.
+// It returns the folders of the volume and of the groups.
 func plainVolume(t *testing.T, entries ...int) (dir string, groups []string) {
 	t.Helper()
 	dir = t.TempDir()

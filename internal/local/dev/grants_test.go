@@ -58,9 +58,9 @@ func startGranted(t *testing.T, groups ...string) *granted {
 	return startSeamed(t, seams{}, groups...)
 }
 
-// startSeamed is like startGranted, with the seams of a test. The test runs in a bubble of testing/synctest: etcd,
-// disks and network are in memory. Only the settings and the certificates of the store are real files, which are small
-// and cause no waits.
+// startSeamed is like startGranted, but with the seams that a test chooses. The test runs in a bubble of
+// testing/synctest: etcd, disks and network are in memory. Only the settings and the certificates of the store are
+// real files, which are small and cause no waits.
 func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	t.Helper()
 	// This cleanup runs last. A shard that has ended still revokes the lease of its wake keys in etcd in the background.

@@ -159,9 +159,9 @@ func addLoad(sum, l *recordv1.Load) {
 // progressEvery is the interval between two reports of the progress of a wait.
 const progressEvery = 2 * time.Second
 
-// WaitReady returns when every group that can serve does serve and the gateway knows the leader of every group of Hash
-// routing, or when ctx ends. The gateway learns of groups through etcd, shortly after the shards have created them.
-// WaitReady repeatedly calls progress() with the status, unless progress is nil.
+// WaitReady returns when every group that can serve does serve, or when ctx ends. With Hash routing, it also waits
+// until the gateway knows a shard for every group. The gateway learns of groups through etcd, shortly after the
+// shards have created them. WaitReady repeatedly calls progress() with the status, unless progress is nil.
 func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	const every = 10 * time.Millisecond
 	tick := time.NewTicker(every)

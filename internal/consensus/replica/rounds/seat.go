@@ -45,8 +45,8 @@ type Seat struct {
 	marks     atomic.Uint32 // markWritten, markBehind or markDue
 }
 
-// Init initializes a replica's seat. The seat should be a field of the replica, because the clock reads both. The
-// committer runs the replica's rounds after Enter.
+// Init initializes a replica's seat. The seat should be a field of the replica, so that the clock finds both in
+// adjacent memory. The committer runs the replica's rounds after Enter.
 func (s *Seat) Init(c *Committer, runner Runner) {
 	s.committer, s.runner, s.detached = c, runner, make(chan struct{})
 	s.state.Store(busy) // busy until Enter has run the first round
@@ -111,8 +111,8 @@ func (s *Seat) Watch() {
 	s.committer.watch(s)
 }
 
-// Leave releases the replica, so that no further round begins. Detached is closed when none is in progress. Leave
-// returns false if it was called before.
+// Leave releases the replica, so that no further round begins. The channel of Detached is closed when no round is in
+// progress. Leave returns false if it was called before.
 func (s *Seat) Leave() bool {
 	s.committer.remove(s)
 	old := s.state.Or(gone)

@@ -23,7 +23,7 @@ type head struct {
 }
 
 // Prepare looks up what Accept needs to know about a write. It reads the log, and possibly the disk. The replica need
-// not be locked. w must have passed Check.
+// not be locked. The write w must have passed Check.
 func Prepare(w *Write, log Log) Draft {
 	return Draft{request: requestOf(w), head: lookUp(w, log)}
 }
@@ -100,9 +100,9 @@ func (q *Queue) remembered(requestID [16]byte) *windowSlot {
 	return s
 }
 
-// evaluate decides the role of a delete or of a write with a condition. If before is not nil, it is a write in progress
-// that will create the record's newest version. If before is nil, the newest version is the committed one, and current
-// is its index, or 0 if there is no record.
+// evaluate decides the role of a delete or of a write with a condition. If before is not nil, it is a write in
+// progress that will create the record's newest version. If before is nil, the newest version is the committed one.
+// The argument current is the index of that version, or 0 if there is no record.
 func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	exists := current != 0
 	if before != nil {
