@@ -87,7 +87,7 @@ func plansNothing(view View, policy Policy) string {
 	return fmt.Sprintf("the first placement waits until %d shards are alive, %d are", policy.ShardsMin, alive)
 }
 
-// load is what the planner knows about one shard.
+// load describes one shard from the planner's point of view.
 type load struct {
 	name    string
 	domain  int // number that represents the failure domain
@@ -104,7 +104,8 @@ type load struct {
 // takesPart reports whether balancing moves groups to and from the shard.
 func (s *load) takesPart() bool { return s.known && (s.state == Active || s.state == "") }
 
-// planned is what the planner knows about one group. Shards are given by their indices in planner.shards.
+// planned describes one group from the planner's point of view. Shards are identified by their indices in
+// planner.shards.
 type planned struct {
 	Group
 	old    Target
@@ -115,7 +116,7 @@ type planned struct {
 	change Reason // reason for the change from old to chosen
 }
 
-// planner decides on the targets of all groups, and keeps track of the load that each shard will then have.
+// planner chooses the targets of all groups, and tracks the load that each shard will have as a result.
 type planner struct {
 	policy  Policy
 	states  map[string]ShardState
@@ -363,7 +364,8 @@ func (p *planner) takes(s *load) bool {
 		(s.limit <= 0 || s.bytes < s.limit) && (p.policy.ShardGroupsMax == 0 || s.groups < p.policy.ShardGroupsMax)
 }
 
-// reason explains why a group got only have copies, which is fewer than it should have.
+// reason explains why a group has fewer copies than it should have. The argument have is the number of shards that
+// could be found for it.
 func (p *planner) reason(have int) string {
 	var cordoned, draining, full, open int
 	domains := map[int]bool{}
@@ -413,7 +415,7 @@ func SameSet[T comparable](a, b []T) bool {
 
 // Planned holds a view, the planner's decisions for that view, and the number of resulting writes.
 type Planned struct {
-	View                       // View is the view from before anything was written
+	View                       // View is the view on which the plan is based. It does not contain the plan's writes yet.
 	Unplaced map[string]string // groups that cannot be placed now, with the reason
 	// All three numbers are 0 if there was nothing to write, or if the caller requested a plan without writes.
 	StatesWritten, GroupsCreated, TargetsWritten int

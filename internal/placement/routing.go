@@ -33,7 +33,8 @@ func ValidateGroupName(name string) error { return routing.ValidateGroupName(nam
 // digit.
 func ValidateShardName(name string) error { return routing.ValidateShardName(name) }
 
-// CompareGroups orders group names. Numbers come first, ordered by value, then all other names as strings.
+// CompareGroups orders group names. Numbers come first, ordered by value, and all other names follow, ordered as
+// strings.
 func CompareGroups(a, b string) int {
 	switch x, y := isNumber(a), isNumber(b); {
 	case x && y:

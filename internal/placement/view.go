@@ -32,9 +32,9 @@ type View struct {
 	// Unusable holds the keys, without the store's prefix, that the view leaves out because their values are invalid.
 	// See UnusableGroup and Problems.
 	Unusable map[string]Unusable
-	// Own means that Groups and Targets are complete for one shard only. The groups of other shards may be missing or
-	// outdated, because the registry reads groups one by one. Two such views may therefore differ even if they have the
-	// same Epoch.
+	// Own means that only one shard's part of Groups and Targets is complete. The groups of other shards may be missing
+	// or outdated, because the registry reads groups one by one. Therefore two such views may differ even if they have
+	// the same Epoch.
 	Own bool
 }
 
@@ -62,8 +62,8 @@ func (v View) Held() string {
 // the groups whose target contains the shard, and the groups that have a folder on the shard's volume.
 type Own struct {
 	Shard string
-	// Volume is the shard's volume. It is zero if the shard has no volume. If a group on the volume names a different
-	// shard, this shard takes the group over from that one.
+	// Volume is the shard's volume. It is zero if the shard has no volume. If etcd lists a group's member on this volume
+	// under the name of a different shard, this shard takes that member over.
 	Volume uuid.UUID
 	// Holds reports whether a group has a folder on the shard's volume. If Holds is nil, no group has a folder. Holds is
 	// called from a goroutine other than the caller's.

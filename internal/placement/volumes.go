@@ -20,8 +20,8 @@ type VolumeRecord struct {
 	Volume     uuid.UUID `json:"volume"`
 	Generation uint64    `json:"generation"` // highest generation that was ever registered
 	Step       Step      `json:"step"`       // most recently registered step
-	// Boot identifies the process that registered the volume. It is zero if the record was written by a rebuild, which
-	// takes it from the volume's state at that time, and not by a process that registered.
+	// Boot identifies the process that registered the volume. It is zero if the record was not written by such a
+	// process, but was created when etcd was rebuilt from the contents of the volumes.
 	Boot    uuid.UUID `json:"boot"`
 	Shard   string    `json:"shard"`
 	Address string    `json:"address"`
@@ -37,10 +37,10 @@ func (s Shard) Record() VolumeRecord {
 // shard may, and otherwise ErrRolledBack with the reason.
 //
 // The process that is registered may always serve the volume. Any other process may do so only if the volume has a
-// later generation and is a successor of the registered state. The same generation suffices if no process has
-// registered the volume. A successor is in the registered step itself, or in a later step that was created by a
-// process that knew of the registered step. If the volume records a later registered step than etcd does, etcd itself
-// was rolled back, and the volume may be served.
+// later generation than the registered one and is a successor of the registered state. If no process has registered
+// the volume, the same generation suffices. The volume is a successor of the registered state if its step is the
+// registered one, or a later step that was created by a process that knew of the registered one. If the volume knows
+// of a later registered step than etcd does, etcd itself was rolled back, and the process may serve the volume.
 func MayFollow(seen VolumeRecord, shard Shard) error {
 	if shard.Boot != uuid.Nil && shard.Boot == seen.Boot {
 		return nil

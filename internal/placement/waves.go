@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// leadsMax limits the number of groups in which only the leader changes at the same time.
+// leadsMax limits how many groups at a time may be changing nothing but their leader.
 const leadsMax = 64
 
 // why returns the reason why a group's target differs from the group's current shards.

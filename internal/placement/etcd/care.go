@@ -89,8 +89,8 @@ func (m *Member) offset(every time.Duration) time.Duration {
 	return every * time.Duration(slices.Index(members, m.cfg.Name)) / time.Duration(len(members))
 }
 
-// each calls the function do repeatedly until ctx is done. The argument first is the delay before the first call, and
-// the argument every is the interval between calls.
+// each calls do repeatedly until ctx is done. The argument first is the delay before the first call, and the argument
+// every is the interval between calls.
 func each(ctx context.Context, first, every time.Duration, do func()) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()

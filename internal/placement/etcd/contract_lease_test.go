@@ -199,7 +199,7 @@ var rowsOfElections = []row{
 			e.Fatal(err)
 		}
 		lead(2)
-		// The client notices this at the next renewal, which it sends after a third of the lease's time.
+		// The client notices that its lease is gone at the next renewal, which it sends after a third of the lease's time.
 		<-sessions[1].Done()
 		is(e, "that the one before leads", e.holds(clientv3.Compare(clientv3.CreateRevision(elections[1].Key()), "=",
 			elections[1].Rev())), false)

@@ -27,8 +27,8 @@ import (
 type row struct {
 	name string
 	run  func(e *underTest)
-	// waits means that, on a real etcd, the row waits in real time and therefore runs in parallel with other rows. Such
-	// a row must not read a revision that another row may compact, and must not expect that nobody else writes.
+	// waits means that the row has to wait in real time if it runs on a real etcd. Such rows run in parallel. Therefore
+	// they must not read a revision that another row may compact, and must not assume that they are the only writers.
 	waits bool
 }
 

@@ -19,7 +19,8 @@ func (e *underTest) watch(name string, options ...clientv3.OpOption) clientv3.Wa
 	return watched
 }
 
-// events lists events in the form "+name=value@1 -name@2". The numbers are revisions relative to the argument from.
+// events lists events in the form "+name=value@1 -name@2". Each number is the event's revision minus the argument
+// from.
 func (e *underTest) events(events []*clientv3.Event, from int64) string {
 	var words []string
 	for _, event := range events {

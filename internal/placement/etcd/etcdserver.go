@@ -107,7 +107,7 @@ func config(dir string) *embed.Config {
 	cfg.AdvertisePeerUrls = []url.URL{peer}
 	cfg.InitialCluster = cfg.Name + "=" + peer.String()
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = nil, nil
-	// A single member has nobody to wait for, so short ticks have no effect other than a faster election at the start.
+	// A single member has no others to wait for, so the only effect of short ticks is a faster election at the start.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = "5m"

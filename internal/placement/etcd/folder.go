@@ -99,7 +99,7 @@ func (c *MemberConfig) setAside(f folder) error {
 	if err == nil {
 		err = syscall.Statfs(c.Dir, &disk)
 	}
-	if err == nil && disk.Bavail*uint64(disk.Bsize) < asideFreeBytes { //nolint:gosec // a block has a size
+	if err == nil && disk.Bavail*uint64(disk.Bsize) < asideFreeBytes { //nolint:gosec // the block size is never negative
 		err = c.removeAside()
 	}
 	if err != nil {

@@ -84,7 +84,7 @@ type MemberConfig struct {
 	Logger       *slog.Logger // if it is nil, messages are discarded
 	Version      string
 
-	started *certs.Report // report of Certs from the time when the member was configured; nil without Certs
+	started *certs.Report // report that Certs gave when the member was configured; nil without Certs
 	// others lists the other members in the syntax of etcd's initial cluster, if this member joins them. If others is
 	// empty, Cluster is the initial cluster.
 	others string
@@ -324,7 +324,7 @@ func (c *MemberConfig) embed() *embed.Config {
 	ec.WatchProgressNotifyInterval = progressEvery
 	ec.QuotaBackendBytes = c.QuotaBytes
 	if len(c.Cluster) == 1 {
-		// A single member has nobody to wait for, so short ticks have no effect other than a faster election at the start.
+		// A single member has no others to wait for, so the only effect of short ticks is a faster election at the start.
 		ec.TickMs, ec.ElectionMs = 10, 100
 	}
 	return ec

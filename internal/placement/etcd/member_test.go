@@ -85,7 +85,7 @@ func TestMemberKeepsItsDataAndItsFolder(t *testing.T) {
 	put(t, dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}), "k", "v")
 	m.Close()
 
-	cfg.Existing = true // operators set this flag after the first start, too
+	cfg.Existing = true // as operators do once the cluster has been formed
 	m = startMember(t, cfg)
 	again(t, "ready", m.Ready)
 	out, err := dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}).Get(testContext(t), "k")

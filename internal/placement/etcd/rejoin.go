@@ -106,7 +106,7 @@ func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	return step, c.take(ctx, step, in, others)
 }
 
-// take performs the step on which decideRejoin has decided.
+// take performs the step that decideRejoin has chosen.
 func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, others othersSaid) error {
 	if step.Step == stepSetAside {
 		return c.setAside(in.Folder)
@@ -118,7 +118,7 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }() // an error of Close does no harm, because nothing is lost
+	defer func() { _ = client.Close() }() // an error from Close is harmless, because nothing is lost
 	bounded, cancel := context.WithTimeout(ctx, 2*peerTimeout)
 	defer cancel()
 	if step.Step == stepRemove {
@@ -225,7 +225,7 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = client.Close() }() // an error of Close does no harm, because nothing is lost
+	defer func() { _ = client.Close() }() // an error from Close is harmless, because nothing is lost
 	view, err := Look(ctx, client)
 	if err != nil && len(others.errs) > 0 {
 		err = fmt.Errorf("%w; %s", err, strings.Join(others.errs, "; "))
@@ -247,8 +247,8 @@ func (m *Member) learns() bool {
 	return self != nil && self.IsLearner
 }
 
-// becomeVoter asks the cluster to make this member a voter, until that has happened. The leader agrees once this
-// member's log has nearly caught up with the leader's log.
+// becomeVoter repeatedly asks the cluster to make this member a voter, until the cluster has done so. The leader
+// agrees once this member's log has nearly caught up with the leader's log.
 func (m *Member) becomeVoter(ctx context.Context) {
 	if !m.cfg.Rejoin || !m.joined(ctx) {
 		return

@@ -9,7 +9,7 @@ import (
 // together determine the steps that a member takes before it starts. Before each step, the folder and the membership
 // are examined again, so that a crash between two steps does no harm.
 
-// rejoinStep is the next step of a member.
+// rejoinStep is a step that a member can take next when it starts.
 type rejoinStep string
 
 const (
@@ -54,7 +54,7 @@ type rejoin struct {
 	alone bool
 }
 
-// decideRejoin returns the next step. It does no I/O, and has an answer for every input.
+// decideRejoin returns the next step. It does no I/O, and returns a step for every input.
 func decideRejoin(in *rejoinInput) rejoin {
 	switch {
 	case in.View == nil:
@@ -136,7 +136,7 @@ func (in *rejoinInput) remove(id uint64, why string) rejoin {
 
 // othersNotWell returns the reason why the membership must not be changed now, or an empty string if it may be
 // changed. Every other member has to be healthy, so that only one change is made at a time and a quorum remains after
-// each change. The member whose id is passed in the argument but is exempt.
+// each change. The argument but is the id of a member that need not be healthy.
 func (in *rejoinInput) othersNotWell(but uint64) string {
 	for n := range in.View.Peers {
 		p := &in.View.Peers[n]

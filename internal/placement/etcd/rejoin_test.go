@@ -76,7 +76,7 @@ func newTrio(t *testing.T) (*trio, map[string]uint64) {
 		}
 	})
 	for name, cfg := range r.configs {
-		cfg.Existing = true // operators set this flag after the first start, too
+		cfg.Existing = true // as operators do once the cluster has been formed
 		r.configs[name] = cfg
 	}
 	r.put("k", "v")
@@ -185,8 +185,8 @@ func (r *trio) ids() map[string]uint64 {
 }
 
 // change changes the membership as soon as etcd considers the other members well connected. If an attempt takes
-// effect but its response is lost, the next attempt fails. The argument done is the error with which it then fails,
-// and this error counts as success.
+// effect but its response is lost, the next attempt fails with the error done. Therefore change treats that error as
+// success.
 func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
 	r.t.Helper()
 	client := r.client()
@@ -242,7 +242,7 @@ func (r *trio) rejoined(before map[string]uint64) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// c must be a full member: the cluster now survives the loss of another member.
+	// c must be a full member, so the cluster must now survive the loss of another member.
 	r.stop("a")
 	r.put("k", "of b and c")
 	r.has("c", "k", "of b and c")

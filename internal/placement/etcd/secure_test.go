@@ -259,7 +259,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 	must.OK(t, err)
 	round := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
-		InsecureSkipVerify: true}}} //nolint:gosec // the test is about the server's check of the client
+		InsecureSkipVerify: true}}} //nolint:gosec // only the server's check of the client matters
 	if answer, err := round.Get("https://" + s.configs["a"].ListenPeerTLS + "/members"); err == nil {
 		_ = answer.Body.Close()
 		t.Errorf("a shard speaks to the port of members: %s", answer.Status)

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// lookAt runs every operation that Sheaf performs on a listing of these keys. It fails the test if the resulting view
-// contains a value that Sheaf itself could not have written.
+// lookAt takes the keys of a listing, and runs every operation on them that Sheaf performs on a listing. It fails the
+// test if the resulting view contains a value that Sheaf itself could not have written.
 func lookAt(t *testing.T, found map[string]string) {
 	t.Helper()
 	st, k, revision := newState(), keys{prefix: "/sheaf/s/"}, int64(1)

@@ -14,13 +14,14 @@ import (
 )
 
 // CreateGroup creates a group if it does not exist yet, and returns the group that etcd then holds. It returns a
-// *LimitError if a bound does not allow one more group. Even if several processes create groups at the same moment, a
-// bound is never exceeded, provided that every call that creates a group covered by the bound passes that bound.
+// *LimitError if a bound does not allow one more group. Even if several processes create groups at the same moment,
+// no bound is ever exceeded. For this, every caller that creates a group covered by a bound must pass that bound.
 func (s *Store) CreateGroup(ctx context.Context, g placement.Group, bounds ...placement.Bound) (
 	there placement.Group, created bool, err error) {
 	g.Revision = 0
 	for _, b := range bounds {
-		// Without this lock, concurrent calls would make each other fail, because each created group changes the count.
+		// Each created group changes the count that other calls have just read. Without this lock, concurrent calls would
+		// therefore make each other fail.
 		lock, _ := s.making.LoadOrStore(b.Prefix, &longlock.Mutex{})
 		lock.(*longlock.Mutex).Lock()
 		defer lock.(*longlock.Mutex).Unlock()
@@ -38,9 +39,9 @@ func (s *Store) CreateGroup(ctx context.Context, g placement.Group, bounds ...pl
 	return there, err == nil, err
 }
 
-// within counts the groups that each bound covers. If every bound allows one more group, within returns a rider for
-// the transaction that creates the group. The rider makes this transaction fail if another group covered by one of
-// the bounds has been created since the count.
+// within counts the groups that each bound covers. If every bound allows one more group, within returns a rider,
+// which is to be added to the transaction that creates the group. The rider makes this transaction fail if another
+// group covered by one of the bounds has been created since the count.
 func (s *Store) within(ctx context.Context, bounds []placement.Bound) (out rider, err error) {
 	var ops []clientv3.Op
 	for _, b := range bounds {

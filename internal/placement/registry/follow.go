@@ -17,18 +17,18 @@ import (
 // These constants are used by a watcher that follows the groups of one shard.
 const (
 	readAgain = time.Second // delay before the next read if etcd did not respond
-	// At every strayLooks-th check, the follower reads all groups whose changes it might otherwise miss. These are the
-	// groups that it follows although their wake key is missing or older than the group. Such a group may be a stray,
-	// which does not name this shard. Or it may have been written by an older version of Sheaf, and the keeper has not
-	// added the wake key yet. If the next write moved the group away from this shard, no wake key would be deleted, so
-	// nothing would notify the shard. The follower also reads each group that has a folder on this shard's volume but is
-	// not followed.
+	// At every strayLooks-th check, the follower reads all groups whose changes no wake key might report. Some of them
+	// are groups that it follows although their wake key is missing or older than the group. Such a group may be a
+	// stray, which has a folder on this volume but does not name this shard. Or it may have been written by an older
+	// version of Sheaf, and the keeper has not added the wake key yet. If the next write moved the group away from this
+	// shard, no wake key would be deleted, so nothing would notify the shard. The others are groups that have a folder
+	// on this shard's volume but are not followed yet.
 	strayLooks = 5
 )
 
 // Follow does for shards what Watch does for other processes. Because shards hold the true state, Follow also sends
-// them views of an etcd that was rolled back, with SetBack or Freeze set. The argument before is the state up to
-// which the shard has seen the store, as recorded on its volume.
+// them views of an etcd that was rolled back, with SetBack or Freeze set. The argument before is the latest state of
+// the store that the shard has seen, as recorded on its volume.
 //
 // A shard follows its own groups, and all shards. The first view covers everything, and so does the first view after
 // the watch broke or meta changed. All other views cover only the shard's own groups, for each of which the follower
@@ -50,10 +50,10 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		}
 		w.listed, w.last = true, st
 		w.store.noteAnswer()
-		// The shard's own groups must be determined before the reader receives the view. If the shard creates a folder
-		// between these two steps, the new group is not followed yet, but lookOwn will make the follower read it. If the
-		// order were reversed, the view would lack the group, while the follower would assume that the view had reported
-		// it.
+		// The shard's own groups must be determined before the view is sent to the reader. If the shard creates a folder
+		// between these two steps, the new group is not followed yet, but lookOwn will make the follower read it. In the
+		// reverse order, the follower would assume that the reader got the new group with the view, although the view did
+		// not contain it.
 		own := placement.View{Groups: st.groups, Targets: st.targets}.Of(w.own)
 		// The view is sent even if a view with the same epoch was sent before. That earlier view may lack a group, because
 		// the group's wake key had not been written yet.
@@ -364,7 +364,7 @@ func (st *state) revisionOf(name string) int64 {
 }
 
 // lookOwn compares etcd with the listing, and starts a keeper if no shard acts as the keeper of the wake keys. It
-// also makes the follower read each group whose changes would not change a wake key.
+// also makes the follower read each group whose changes no wake key would report.
 func (f *ownFollower) lookOwn(ctx context.Context) error {
 	counts, err := f.look(ctx, f.st, keeperKey)
 	if err != nil {
@@ -379,8 +379,8 @@ func (f *ownFollower) lookOwn(ctx context.Context) error {
 		if f.own.Held != nil {
 			for _, name := range f.own.Held() {
 				if _, followed := f.st.groups[name]; !followed {
-					// The folder was created after the group was read. If the group is on another shard, this shard has no wake key
-					// for it.
+					// The folder was created after the follower had last determined the shard's groups. If the group is on another
+					// shard, there is no wake key that would notify this shard, so the follower has to read the group now.
 					f.touched[name] = true
 				}
 			}

@@ -79,7 +79,7 @@ func setBack(t *testing.T, grown bool) {
 	stays := at("stays", 1, 1, "a")
 	backup := own.Backup()
 	moved, later := at("moved", 2, 5, "b"), at("later", 1, 1, "b")
-	// The shard's volume remembers the mark of this view.
+	// The shard's volume stores the mark of this view, which identifies the state that the shard has seen.
 	view, err := store.View(ctx)
 	must.OK(t, err)
 	seen := placement.Progress{Store: meta.StoreUUID, Mark: view.Mark}
@@ -99,7 +99,7 @@ func setBack(t *testing.T, grown bool) {
 			}
 		}
 	}
-	again := sameStore(t, client, store) // a process that starts after the rollback, but remembers the earlier mark
+	again := sameStore(t, client, store) // starts after the rollback, but has stored the mark from before it
 	held := await(t, ctx, again.Follow(ctx, seen, placement.Own{Shard: "a"}), "it is known to be older",
 		func(v placement.View) bool {
 			return v.Held() != ""
@@ -278,7 +278,7 @@ func sameStore(t *testing.T, client *clientv3.Client, of *registry.Store) *regis
 
 func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 
-// The status says since when etcd has not responded, and why the content of etcd is not used.
+// The status must say when etcd last responded, and why etcd's content is not used.
 func TestAStoreReportsWhenEtcdAnsweredLast(t *testing.T) {
 	synctest.Test(t, aStoreReportsWhenEtcdAnsweredLast)
 }

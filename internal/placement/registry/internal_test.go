@@ -82,8 +82,8 @@ func everyViewIsOfOneRevision(t *testing.T) {
 	}
 }
 
-// TestAPlannerThatLostItsTermWritesNothing makes writes conditional on an election key that no longer exists, as it
-// is when a planner has lost its election.
+// TestAPlannerThatLostItsTermWritesNothing makes writes depend on an election key that no longer exists. That is the
+// situation of a planner that has lost its election, and nothing may be written.
 func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	synctest.Test(t, aPlannerThatLostItsTermWritesNothing)
 }

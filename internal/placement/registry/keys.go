@@ -33,7 +33,8 @@ const (
 	wakesKey   = "wakes/"       // see wakes.go
 	keeperKey  = "wakes-keeper" // see wakes.go
 	weightsKey = "weights/"     // see weights.go
-	// For each tenant with storage quotas, a record of its usage for internal/shard/quota.
+	// The key tenantsKey+NAME holds the usage of the tenant NAME, for internal/shard/quota. It exists only for tenants
+	// with storage quotas.
 	tenantsKey = "weights-of-tenants/"
 	// The key deletedKey+NAME exists while the group NAME is deleted. These keys serve only to count deleted groups.
 	deletedKey = "within-deleted/"
@@ -149,7 +150,7 @@ func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccp
 	return found, at, nil
 }
 
-// readAt identifies the state of etcd in which something was read, by the id of etcd's cluster and the revision.
+// readAt identifies the state of etcd from which something was read, by the cluster's id and the revision.
 type readAt struct {
 	revision int64
 	cluster  uint64

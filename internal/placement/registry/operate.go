@@ -43,11 +43,11 @@ func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, placement.
 	return st, view, s.frozen(ctx, st, whoPlans)
 }
 
-// whoPlans is recorded as the process that noticed a rollback if this process is not a shard.
+// whoPlans is the name that a freeze records if the process that noticed the rollback is not a shard.
 const whoPlans = "the planner or operator"
 
-// known returns an error unless etcd holds the expected store. The argument err is the error that occurred when the
-// store's meta was read.
+// known returns an error unless etcd holds the expected store. The argument err is the error from reading the store's
+// meta, or nil.
 func (s *Store) known(want, have uuid.UUID, err error) error {
 	switch {
 	case errors.Is(err, placement.ErrNoMeta):

@@ -100,8 +100,9 @@ func (s *Store) registration(shard placement.Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first calls once, and calls it again as long as etcd is too slow. If an attempt gets no response, it may still have
-// written the registration. Such a registration belongs to this process, and does not prevent the next attempt.
+// first makes the first registration by a call of the method once. As long as etcd is too slow, it repeats the call.
+// If an attempt gets no response, it may still have written the registration. Such a registration belongs to this
+// process, and does not prevent the next attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, r.logger, func(ctx context.Context) error {
 		lease, err = r.once(ctx)
@@ -129,8 +130,8 @@ func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	}
 }
 
-// may checks whether the shard may be registered. It returns conditions that are true as long as the state on which
-// this decision was based has not changed. It also returns the registered step of the volume.
+// may checks whether the shard may be registered. It also returns the registered step of the volume, and conditions
+// for the write. The conditions are true as long as the state on which this decision was based has not changed.
 func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, registered placement.Step, err error) {
 	key, volumeKey := shardsKey+r.shard.Name, volumesKey+r.shard.VolumeUUID.String()
 	read, err := r.client.Txn(ctx).Then(clientv3.OpGet(r.prefix+key), clientv3.OpGet(r.prefix+volumeKey)).Commit()
@@ -265,8 +266,8 @@ func (r *registration) gone(ctx context.Context, there placement.Shard, lease cl
 	}
 }
 
-// goneEvery is the interval between two checks of a registration. A check notices a renewal by the lease's remaining
-// time, which etcd reports in whole seconds and which then has grown.
+// goneEvery is the interval between two checks of a registration. A check recognizes a renewal by the fact that the
+// lease's remaining time has grown. etcd reports this time in whole seconds.
 const goneEvery = 200 * time.Millisecond
 
 // goneMax limits how long to wait for a registration to expire. If etcd is healthy, that takes leaseSeconds. Tests
@@ -279,7 +280,7 @@ func refuses(ctx context.Context, address string) bool {
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(soon, "tcp", address)
 	if err == nil {
-		_ = conn.Close() // an error loses nothing, because nothing was sent
+		_ = conn.Close() // an error is harmless, because nothing was sent
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }

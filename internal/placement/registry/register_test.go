@@ -40,9 +40,10 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	step := func(n uint64) placement.Step { return placement.Step{Number: n, Nonce: uuid.UUID{byte(n)}} }
 	volume := uuid.New()
 	for _, c := range []struct {
-		// The registered step and generation come from etcd.
+		// These are the step and the generation that etcd has registered.
 		registered, generation uint64
-		// The step here and the registered step known to the volume come from the volume, whose generation is always 9.
+		// here is the step that the volume is in, and known is the registered step that the volume knows of. The volume's
+		// generation is always 9.
 		here, known uint64
 		want        error
 	}{
@@ -361,7 +362,7 @@ func anOlderLeaderDoesNotWriteAGroup(t *testing.T) {
 	put(4, 9, placement.ErrStaleLeader) // this leader has not applied all membership changes yet
 	put(4, 11, nil)
 	late := g
-	// Another write, such as a report, comes in between.
+	// Another write to the group, such as a report, comes before that of the leader.
 	if g, err = store.PutGroup(ctx, g); err != nil {
 		t.Fatal(err)
 	}

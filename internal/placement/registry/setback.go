@@ -170,7 +170,7 @@ func (m *memory) before() placement.Progress {
 	return m.observed
 }
 
-// See tells the memory up to which state an earlier process has seen the store.
+// See records the latest state of the store that an earlier process has seen.
 func (m *memory) See(before placement.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -52,7 +52,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 	mustInit(t, ctx, store, meta)
 	write := func(store *registry.Store, name, shard string) placement.Group {
 		t.Helper()
-		var g placement.Group // the group in the form in which etcd holds it
+		var g placement.Group // the group as etcd holds it
 		must.OK(t, placementtest.Again(ctx, func() (err error) {
 			g, _, err = store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0))
 			return err

@@ -21,7 +21,7 @@ type state struct {
 	hasMeta      bool
 	content      int64   // see Mark.Content
 	contentKey   string  // see Mark.ContentKey
-	asked        wroteAt // the earlier view's contentKey, with the revision that this listing found
+	asked        wroteAt // contentKey of the earlier view, and the revision that this key has in this listing
 	cluster      uint64
 	base         uint64 // EpochBase in meta when this state was compared
 	setBack      string // why this state is older than an earlier view; empty if it is not older

@@ -397,7 +397,7 @@ func registerShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 	if _, err := store.RegisterShard(ctx, clone); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("a clone of the same generation: %v", err)
 	}
-	clone.Generation = 2 // as after a restart of the process
+	clone.Generation = 2 // a restart of the process raises the generation
 	stopAgain, err := store.RegisterShard(ctx, clone)
 	if err != nil {
 		t.Fatalf("a later generation: %v", err)

@@ -27,7 +27,7 @@ import (
 // wakesRig performs random actions on a store that has a few shards and groups.
 type wakesRig struct {
 	t      *testing.T
-	ctx    context.Context //nolint:containedctx // of the test
+	ctx    context.Context //nolint:containedctx // the context of the test
 	client *clientv3.Client
 	store  *Store
 	meta   placement.Meta

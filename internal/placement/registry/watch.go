@@ -125,7 +125,7 @@ type watcher struct {
 	own     placement.Own
 	wait    sync.WaitGroup // waits for the goroutines that the watcher has started
 	keeping atomic.Bool    // whether this follower is running the keeper of the wake keys
-	held    string         // logged reason why no view is sent; empty if views are sent
+	held    string         // reason why no view is sent, as logged last; empty if views are sent
 	last    *state         // latest listed state; nil before the first listing
 	listed  bool           // whether the current run has finished its listing
 }

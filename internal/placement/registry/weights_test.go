@@ -185,7 +185,7 @@ func whatAShardReceives(t *testing.T) {
 	mustTarget(t, ctx, store, placement.Target{Group: "mine", Shards: []string{"a", "c"}},
 		placement.Target{Group: "foreign", Shards: []string{"b", "d"}})
 	next("its target", func(v placement.View) bool { return len(v.Targets) == 1 && v.Targets["mine"].Shards[1] == "c" })
-	// ^Shard d does not concern this shard. It registers first, so if its registration were reported, it would arrive
+	// Shard d does not concern this shard. It registers first, so if its registration were reported, it would arrive
 	// before that of c.
 	for _, name := range []string{"d", "c"} {
 		stop, err := store.RegisterShard(ctx, shard(name))

@@ -62,7 +62,7 @@ type FoundReplica struct {
 	Foreign         bool // whether the replica was created on another volume; if so, it is ignored
 	Records, Bytes  int64
 	Leader          bool
-	Message         string // problem of the replica
+	Message         string // describes a problem with the replica
 }
 
 // Rebuilt is a store's placement, derived from its volumes.
@@ -81,9 +81,9 @@ type Rebuilt struct {
 	Notes []string
 }
 
-// Rebuild derives a store's placement from the contents of its volumes. It is a pure function. The argument given
-// contains the store's properties for the case that no volume records them. It may be nil. If the volumes contradict
-// each other, Rebuild returns an error that describes the contradiction.
+// Rebuild derives a store's placement from the contents of its volumes. It is a pure function. If no volume records
+// the store's properties, Rebuild uses those in given, which may otherwise be nil. If the volumes contradict each
+// other, Rebuild returns an error that describes the contradiction.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
@@ -135,7 +135,7 @@ func sameStore(store uuid.UUID, volumes []FoundVolume) error {
 }
 
 // agreedFacts returns the store's properties with the highest epoch that any volume records. If no volume records the
-// properties, it returns the argument given. If two volumes disagree, it returns an error.
+// properties, it returns those in given. If two volumes disagree, it returns an error.
 func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	var facts *FoundFacts
 	from, epoch := "", uint64(0)

@@ -33,7 +33,7 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 		old := there.Groups[g.Name]
 		switch short, isShort := r.Short[g.Name]; {
 		case old.Deleted != "" && old.UUID == g.UUID:
-			// ^etcd shows that this group was deleted. Its remaining members have not noticed that yet, so there is nothing to
+			// etcd shows that this group was deleted. Its remaining members have not noticed that yet, so there is nothing to
 			// correct.
 		case isShort:
 			wait("group %s: %s", g.Name, short)
