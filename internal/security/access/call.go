@@ -20,7 +20,7 @@ type Call interface {
 	// to the audit log, together with its outcome, when the call ends. In calls in which each message is decided
 	// separately, the handler reports the writes with Wrote instead.
 	MayRecord(verb Verb, group string, id int64) error
-	// Wrote writes the n writes of one message to the audit log, whether they have succeeded or failed. If writes are
+	// Wrote records the n writes of one message in the audit log, whether they have succeeded or failed. If writes are
 	// audited, Wrote gets the writes by calling what(i) for each i below n. It never calls what after it has returned.
 	// The caller leaves out writes that were refused, because the refusals are in the audit log already.
 	Wrote(n int, what func(i int) Written)
@@ -29,10 +29,10 @@ type Call interface {
 	Can(verb Verb, group string) error
 	// Sees reports whether the caller has any right at all in the group.
 	Sees(group string) bool
-	// Sign signs a value that the caller will send back later, and Open then verifies it. The value is valid for the
-	// duration lasts, or forever if lasts is 0. Values for the store's own processes are not signed. That includes
-	// gateways that call on behalf of somebody else, because a gateway itself signs and verifies the values of its
-	// callers. Open returns ErrForged or ErrOutdated if the value is not valid.
+	// Sign signs a value that the caller will send back later, and Open then verifies it. The argument lasts is the time
+	// for which the value is valid; 0 means forever. If the caller is one of the store's own processes, the value is not
+	// signed. This also holds for a gateway that calls on behalf of somebody else, because the gateway itself signs and
+	// verifies the values of its callers. Open returns ErrForged or ErrOutdated if the value is not valid.
 	Sign(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
 	// Signs reports whether Sign signs values and Open accepts only signed values. If it returns false, both methods
@@ -112,7 +112,7 @@ func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 
 // Written is a write and its outcome.
 type Written struct {
-	Verb  Verb // NoVerb if this write does not get a line in the audit log
+	Verb  Verb // NoVerb if the audit log gets no line for this write
 	Group string
 	ID    int64
 	Code  codes.Code

@@ -27,7 +27,7 @@ type Caller struct {
 // anybody is the subject that stands for every identified caller.
 var anybody = Subject{Kind: Anybody}
 
-// Certified returns the caller with the given identity. Before it calls Certified, the code must verify that the
+// Certified returns the caller with the given identity. The code that calls Certified must first verify that the
 // certificate with this identity belongs to the store.
 func Certified(id identity.Identity) Caller {
 	c := Caller{text: string(id.Role), process: id.IsComponent() && id.Role != identity.Etcd,

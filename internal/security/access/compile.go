@@ -37,7 +37,7 @@ type scope struct {
 	own    verbs
 	verbs  verbs // own verbs of this scope and of all its ancestors
 	grants []int32
-	used   atomic.Uint32 // those of the own verbs whose first use was already recorded
+	used   atomic.Uint32 // own verbs whose first use was already recorded
 }
 
 func (s *scope) add(v verbs, grant int32) {

@@ -126,8 +126,8 @@ func TestACertificateOfAnotherStore(t *testing.T) {
 	}
 }
 
-// TestEveryCallHasARow checks that every row of rules belongs to an existing call, and that it has a verb if the call
-// requires a grant.
+// TestEveryCallHasARow checks that every call has a row in rules, that every row belongs to an existing call, and
+// that a row has a verb only if the call requires a grant.
 func TestEveryCallHasARow(t *testing.T) {
 	known := map[string]bool{}
 	for _, method := range methods(t) {

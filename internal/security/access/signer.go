@@ -53,7 +53,8 @@ var (
 	ErrOutdated = errors.New("a value that is too old")
 )
 
-// Sign signs a value for a caller. Open accepts the value until the time ends, or forever if ends is zero.
+// Sign signs a value for a caller. The argument ends is the time until which Open accepts the value; the zero time
+// means forever.
 func (s *Signer) Sign(caller *Caller, value []byte, ends time.Time) []byte {
 	out := make([]byte, 0, signedBytes+len(value))
 	out = append(append(out, signedFormat), s.id[:]...)

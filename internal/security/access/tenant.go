@@ -131,8 +131,9 @@ func TenantOf(tenants []Tenant, group string) *Tenant {
 	return nil
 }
 
-// OverlapOf looks for two tenants that could own the same group. If there are any, overlap is true. The result one is
-// then the index of the tenant with the shorter prefix, and other is the index of the other tenant.
+// OverlapOf looks for two tenants that could own the same group, and sets overlap if there are any. The result one is
+// then the index of the tenant with the shorter prefix, and the result other is the index of the tenant with the
+// longer one.
 func OverlapOf(tenants []Tenant) (one, other int, overlap bool) {
 	order := make([]int, len(tenants))
 	for i := range order {

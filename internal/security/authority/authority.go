@@ -24,8 +24,8 @@ import (
 const (
 	Lifetime     = 10 * 365 * 24 * time.Hour // lifetime of an authority
 	LeafLifetime = 30 * 24 * time.Hour
-	// early is the time by which the validity of a certificate begins before the certificate is issued. Thus a process
-	// accepts the certificate even if its clock is an hour slow.
+	// early is the time between the start of a certificate's validity and the certificate's issue. Thus a process
+	// accepts a new certificate even if its clock is an hour slow.
 	early = 2 * time.Hour
 )
 
@@ -41,8 +41,8 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New creates an authority with a new key. The argument name is only shown to people. The authority's lifetime begins
-// at the time now.
+// New creates an authority with a new key. The argument name is only shown to people. The argument now is the time at
+// which the authority's lifetime begins.
 func New(name string, now time.Time, lifetime time.Duration) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -17,7 +17,7 @@ func Install(dir string, content map[string][]byte) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)
 	}
-	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // is empty if the folder is new
+	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // empty if the folder is new
 	data, err := os.MkdirTemp(dir, dataFolder)
 	if err != nil {
 		return fail(err)

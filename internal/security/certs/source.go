@@ -39,7 +39,7 @@ type Config struct {
 // Source holds the certificates of a process. It is safe for concurrent use. Its owner must call Close.
 type Source struct {
 	cfg     Config
-	given   atomic.Pointer[files] // is set only if the Source was created by InMemory
+	given   atomic.Pointer[files] // set only if the Source was created by InMemory
 	current atomic.Pointer[material]
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -258,8 +258,7 @@ func (c *conn) isTLS() (bool, error) {
 	return first[0] == handshake, nil
 }
 
-// shown is the chain of certificates that a peer has presented, together with the usage for which the chain was
-// verified.
+// shown is the chain of certificates that a peer has presented, and the usage for which the chain was verified.
 type shown struct {
 	chain []*x509.Certificate
 	usage x509.ExtKeyUsage
@@ -295,7 +294,7 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	return nil, fmt.Errorf("%T has no socket", c.Conn)
 }
 
-// counts holds what a Source has counted since it was opened.
+// counts holds the counters of a Source.
 type counts struct {
 	reloadErrors prometheus.Counter
 	closed       prometheus.Counter

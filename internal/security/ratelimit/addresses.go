@@ -23,8 +23,8 @@ const (
 	// number from all addresses together.
 	shakingMax   = 128
 	shakingInAll = 4096
-	// excessPerSecond is the number of points per second by which all connections from one address together may exceed
-	// the allowances of the single connections. excessAtOnce is the burst.
+	// excessPerSecond limits by how many points per second (see frames.go) all connections from one address together may
+	// exceed their own allowances. excessAtOnce is the burst.
 	excessPerSecond = 500
 	excessAtOnce    = 500
 	// addressesMax limits the number of addresses that are tracked separately. All other addresses share one budget.

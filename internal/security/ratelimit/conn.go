@@ -45,7 +45,7 @@ func (c *conn) Read(into []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	// Small reads keep the amount of data low that passes between two waits.
+	// Small reads keep the amount of data that passes between two waits low.
 	if (c.slow || unknown) && len(into) > slowBytes {
 		into = into[:slowBytes]
 	}

@@ -54,8 +54,9 @@ func (d *dropping) listens(config *net.ListenConfig) {
 	}
 }
 
-// begin starts to drop new connections from an address, for the time d.lasts. The result begun is false if they are
-// being dropped already, if droppedMax addresses are being dropped, or if there is no listener.
+// begin starts to drop new connections from an address, for the duration d.lasts. It returns false if the kernel
+// drops them already, if droppedMax addresses are being dropped, if there is no listener, or if the address is
+// invalid.
 func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -230,7 +230,7 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 		d.end(at(n))
 	}
 	d.lasts = time.Millisecond
-	// The address is dropped again each time after the previous drop has ended.
+	// The address can be dropped again as soon as the previous drop has ended.
 	for times := 0; times < 3; {
 		begun, err := d.begin(at(1))
 		must.OK(t, err)

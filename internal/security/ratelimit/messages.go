@@ -26,8 +26,8 @@ const (
 	prefixBytes = 5
 	// endedMax limits how many streams are still remembered after their end, because more data may arrive for them.
 	endedMax = 1024
-	// firstBytesMin is the size from which the first message of a stream counts as incomplete until more data follows
-	// it.
+	// firstBytesMin is a size. If the first message of a stream has this size or more, it counts as incomplete until
+	// more data follows it.
 	firstBytesMin = 64 << 10
 )
 
@@ -54,7 +54,7 @@ type messages struct {
 	streams map[uint32]*incoming
 	ended   int // number of streams in the map that the server has ended already
 	closed  bool
-	timer   *time.Timer // is nil while no bytes are held
+	timer   *time.Timer // nil while no bytes are held
 
 	// These fields describe the DATA frame whose payload is arriving. Only the goroutine that reads uses them.
 	now     *incoming
@@ -365,7 +365,7 @@ func (m *messages) sent(kind, flags byte, id, payload uint32) {
 	case s == nil || s.ended:
 	case (kind == frameHeaders || kind == frameData) && flags&flagEndStream != 0:
 		m.forget(id)
-	case kind == frameData: // if the handler responds, it must have read the first message
+	case kind == frameData: // the handler responds, so it must have read the first message
 		s.first = 0
 		m.count(s)
 	case kind == frameWindowUpdate:

@@ -48,8 +48,8 @@ func (o *openCalls) bound() {
 }
 
 // begin adds a call whose headers have the given size in the frame. It returns false if the stream number is not
-// valid for a new call. In that case gRPC closes the connection. Until it can write, however, it remembers every
-// further attempt.
+// valid for a new call. In that case gRPC closes the connection. However, until gRPC is able to write, it remembers
+// every further attempt.
 func (o *openCalls) begin(id uint32, headers int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,7 +109,7 @@ func (o *openCalls) forgetReset() {
 }
 
 // writes records that a write of n bytes begins. If n is less than the size of gRPC's write buffer, the writer's
-// queue is empty.
+// queue is empty, so the calls that the client has reset are gone from it.
 func (o *openCalls) writes(n int) {
 	o.mu.Lock()
 	o.writing = true
@@ -178,7 +178,7 @@ func (o *openCalls) close() {
 	o.closed, o.open = true, nil
 }
 
-// others returns the number of bytes that are counted for the connection, without those of its calls.
+// others returns the number of bytes that are counted for the connection, except those for its calls.
 func (o *openCalls) others() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

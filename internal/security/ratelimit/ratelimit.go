@@ -49,7 +49,7 @@ const (
 	// closed.
 	patience   = 10 * time.Second
 	slowBytes  = 1 << 10 // maximum number of bytes that are read from a slow connection at once
-	chunkOfOne = 100     // maximum number of points that are waited for at once
+	chunkOfOne = 100     // maximum number of points that one wait pays for
 )
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
@@ -192,7 +192,8 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return g.watch(made, raw, from, info), info, nil
 }
 
-// watch returns a connection that wraps the connection made, and that counts and limits frames and messages.
+// watch wraps a connection in one that counts and limits frames and messages. The argument made is the connection to
+// wrap, as the handshake has returned it, and the argument raw is the connection before the handshake.
 func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthInfo) *conn {
 	c := &conn{Conn: made, raw: raw, guard: g, from: from, frames: newFrames(), closed: make(chan struct{}),
 		exempt: g.cfg.Exempt(info)}
@@ -314,7 +315,7 @@ func (g *Guard) forget(c *conn) {
 	}
 }
 
-// leave gives up the use of an address that enter has returned.
+// leave tells the Guard that a connection does not use its address any more. The argument is what enter has returned.
 func (g *Guard) leave(from *address) {
 	g.mu.Lock()
 	from.users--
@@ -325,7 +326,7 @@ func (g *Guard) leave(from *address) {
 type handshake struct {
 	raw       net.Conn
 	from      *address
-	inAddress *list.Element // is nil if the handshake has ended
+	inAddress *list.Element // nil if the handshake has ended
 	inAll     *list.Element
 }
 

@@ -126,8 +126,8 @@ func (c *call) may(verb access.Verb, group string, id *int64) error {
 	return nil
 }
 
-// inTable is like May, but if the store has no table of grants, it allows everything. Without a table, the method's
-// rule is sufficient, and it was applied before.
+// inTable is like May, but allows everything if the store has no table of grants. In that case the rule of the method
+// is the only requirement, and it was checked before.
 func (c *call) inTable(verb access.Verb, group string) error {
 	if c.guard.table() == nil {
 		return nil

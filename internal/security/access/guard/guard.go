@@ -256,8 +256,8 @@ func await(ctx context.Context, closed <-chan struct{}) bool {
 	}
 }
 
-// wait returns the table in use. If the table is not known yet, it waits for the table, unless the argument waits is
-// false. In that case it returns errUndecided immediately.
+// wait returns the table in use. If the table is not known yet and waits is true, wait waits for the table. If waits
+// is false, it returns errUndecided immediately.
 func (g *Guard) wait(ctx context.Context, waits bool) (*access.Compiled, error) {
 	if g.current.Load() == nil {
 		if !waits {

@@ -271,7 +271,7 @@ func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 		&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a caller that says it is a process: %v", err)
 	}
-	// For each kind of call in its context, a gateway sends different headers.
+	// The headers that a gateway sends depend on the call in its context.
 	process, err := access.ParseCaller("operator")
 	if err != nil {
 		t.Fatal(err)
