@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// historyOf returns the indices of those elements of the slice all that the log of a replica still contains.
+// historyOf looks for each element of all in the log of a replica. It returns the indices of the elements that the
+// log still contains.
 func historyOf(t *bubble, f *fixture, name string, all [][]byte) (there []int) {
 	t.Helper()
 	log := f.shard.replicas.Routes().ByName[name].Served().Log()
@@ -63,7 +64,7 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 		put() // at first, versions 1 to 3 are not archived
 		put()
 		put()
-		time.Sleep(time.Minute) // gives the members time to learn from which index on they must keep entries
+		time.Sleep(time.Minute) // by then, the members know from which index on they must keep entries
 		compact()
 		for _, name := range abc {
 			if got := historyOf(t, c.shards[name], "0", versions); !slices.Equal(got, []int{0, 1, 2, 3}) {

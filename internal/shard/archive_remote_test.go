@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// remoteSource returns a source that makes an archive of the cluster. A shard that is killed and started again has a
-// new address, which the source finds in the same way as the address of a new shard.
+// remoteSource returns a source from which the cluster can be archived. A shard that is killed and started again has
+// a new address, which the source finds in the same way as the address of a new shard.
 func (c *cluster) remoteSource(t *bubble) *remote.Source {
 	s := remote.New(remote.Options{
 		Store: c.registry.now().Meta.StoreUUID,
@@ -79,8 +79,8 @@ func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 		defer cancel()
 		time.Sleep(time.Minute)
 		w.puts(20, 300)
-		// The archiver gets the first blob together with the files of its group. It has to fetch this one separately, by
-		// FetchBlob.
+		// The archiver gets the first blob together with the files of its group. This second blob comes later, so the
+		// archiver has to fetch it separately, by FetchBlob.
 		later := data(8, 2<<20)
 		c.upload(8, later)
 		c.kill("a")

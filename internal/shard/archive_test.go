@@ -62,8 +62,8 @@ func (c *cluster) archiveHeader(shard string) *archivev1.Header {
 	return &archivev1.Header{Store: id[:], ToShard: shard}
 }
 
-// round makes one round, in which it reads from the given shards, or from all shards if none are given. If it gets no
-// message about a group, it asks whether that group was deleted.
+// round makes one round, in which it reads from the given shards, or from all shards if none are given. For each
+// group about which the previous round brought no message, it asks whether the group was deleted.
 func (a *askingArchiver) round(shards ...string) {
 	in := &archivev1.FollowRequest{}
 	for id, g := range a.groups {

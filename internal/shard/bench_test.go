@@ -229,7 +229,7 @@ func BenchmarkBatch(b *testing.B) {
 const (
 	records      = 10_000
 	batchRecords = 100 // number of records in each batch
-	batches      = 977 // distance between the first ids of two callers
+	batches      = 977 // distance between the numbers of two callers' first batches
 )
 
 // putBatch puts the records of the n-th batch.

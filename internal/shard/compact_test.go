@@ -41,9 +41,9 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 }
 
 // If records are overwritten, the space of the old data is freed automatically, even if the writes have request ids,
-// which the shard remembers. In the end, the files contain at most the current data, a certain fraction in addition,
-// and one segment for each group. This does not depend on the periodic check, because a group is also checked
-// whenever it has filled a segment.
+// which the shard remembers. In the end, the files may exceed the current data only by a certain fraction and by one
+// segment for each group. This does not depend on the periodic check, because a group is also checked whenever it has
+// filled a segment.
 func TestOverwrittenSpaceIsFreedWhereWritesCarryRequestIDs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -71,7 +71,7 @@ func TestAFullDiskFreesWhatWasOverwritten(t *testing.T) {
 func aFullDiskFreesWhatWasOverwritten(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
-		c.SegmentBytes = 64 << 20 // segments are never full
+		c.SegmentBytes = 64 << 20 // so large that no segment becomes full
 		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
 	}).ready()
 	ids := idsOf(hash4, 0, 10)

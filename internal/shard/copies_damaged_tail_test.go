@@ -121,7 +121,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 	return entry, state, size
 }
 
-// tails returns the value that the metric has for an outcome.
+// tails returns how many damaged tails with an outcome the metric has counted.
 func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := metrics.Gather()
@@ -158,7 +158,7 @@ func comesBack(t testing.TB, what tailDamage) {
 	c.fill(18, 1000)
 	c.kill("b")
 	c.put(18, data(18, 1000))
-	synctest.Wait()           // c learns that record 18 is committed, and records that with the next entry
+	synctest.Wait()           // c learns of the commit of record 18, and will log it with the next entry
 	c.put(19, data(19, 1000)) // see lastBatch
 	c.kill("c")
 	f := c.stopped["c"]
@@ -254,8 +254,8 @@ func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	})
 }
 
-// As long as the other members have no majority, no replica is given up. The status must name the group, and what has
-// to be done.
+// As long as the other members have no majority, no replica is given up. The status must name the group, and must say
+// what has to be done.
 func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -263,7 +263,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		c.fill(3, 1000)
 		c.kill("b")
 		c.put(3, data(3, 1000))
-		synctest.Wait()         // c learns that the record is committed, and records that with the next entry
+		synctest.Wait()         // c learns of the commit of record 3, and will log it with the next entry
 		c.put(4, data(4, 1000)) // see lastBatch
 		c.kill("a")
 		c.kill("c")

@@ -125,7 +125,7 @@ func (c *cluster) settled(shards ...string) {
 	})
 }
 
-// call calls do for one shard after another until one of them responds as the leader.
+// call runs do with one shard after another until one of them responds as the leader.
 func (c *cluster) call(do func(f *fixture) error) {
 	c.t.Helper()
 	var last error
@@ -201,7 +201,7 @@ func (c *cluster) holds(id int64, want []byte) {
 			if err != nil && status.Code(err) != codes.Unknown {
 				return err
 			}
-			// io.EOF has the code Unknown, and is the only error that can remain at this point.
+			// All other errors were handled above, so this one is io.EOF, for which status.Code returns Unknown.
 			if err != nil {
 				break
 			}

@@ -16,7 +16,8 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 		missing []transfer.File
 		want    int64
 	}{
-		// The segments that are complete have 130 bytes. The blob, which has 400 bytes, is not known yet.
+		// The segments have 130 bytes in total, and 70 of them are missing. As long as segments are missing, the blob of
+		// 400 bytes does not count.
 		{[]transfer.File{segment}, 530 - 400 - 70},
 		{[]transfer.File{blob}, 130},
 		{nil, 530},

@@ -16,16 +16,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica has a damaged tail if something that it has acknowledged or voted for may be missing, because the end of
-// its log is bad or its manifest is lost. Such a replica must not run under its Raft id (rule 7). The same holds if
-// it lacks entries on which its leader relies. If another member has committed everything that the replica ever had,
-// the replica is installed again in the same place, and continues. Otherwise it is given up: its loss is reported to
-// etcd, the leader removes it as soon as the other members form a majority, and a new replica takes its place. The
-// files of the old replica are kept until the new one is complete.
+// A replica has a damaged tail if the end of its log is bad or its manifest is lost, so that entries that it has
+// acknowledged or a vote that it has cast may be missing. Such a replica must not run under its Raft id (rule 7). The
+// same holds if it lacks entries on which its leader relies. If another member has committed everything that the
+// replica ever had, the replica is installed again in the same place, and continues. Otherwise it is given up: its
+// loss is reported to etcd, the leader removes it as soon as the other members form a majority, and a new replica
+// takes its place. The files of the old replica are kept until the new one is complete.
 
 // tailRefusals is the number of times that the files from the leader may lack committed entries before the replica is
-// given up. The attempts take about 3 s in total. During that time, the leader commits those of the replica's last
-// entries that it has itself.
+// given up. The attempts take about 3 s in total. In this time, the leader can commit the replica's last entries, as
+// far as it has them itself.
 const tailRefusals = 6
 
 // surveyTime limits how long to wait for a shard's answer to the question whether it leads a group.
@@ -117,7 +117,7 @@ func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	})
 }
 
-// giveUp gives a replica up, so that it is replaced.
+// giveUp abandons a replica, so that the group's leader replaces it.
 func (i *installer) giveUp(g *replicas.Replica, why error) {
 	g.Happens(member.Abandoned)
 	i.tails.WithLabelValues(tailGivenUp).Inc()

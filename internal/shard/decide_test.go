@@ -95,7 +95,7 @@ func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	}
 }
 
-// holding adds a replica to a shard. The replica has the given state.
+// holding adds a replica with the given state to a shard.
 func holding(s *Shard, id uuid.UUID, state replicas.State) *replicas.Replica {
 	g := s.replicas.Add(id, state)
 	if state.Serves || state.Fetching {

@@ -76,8 +76,8 @@ func (s *Shard) deletable(ctx context.Context, g *replicas.Replica, want uuid.UU
 	switch held := view.Held(); {
 	case held != "":
 		return placement.Group{}, notDeleted(g, errors.New(held))
-	// If the group on this shard has the UUID want and only the one in etcd has not, etcd may have been rolled back. The
-	// error must then not say that the group does not exist.
+	// If the group on this shard has the UUID want, and only the group in etcd has a different one, etcd may have been
+	// rolled back. In that case the error must not say that the group does not exist.
 	case ok && want != uuid.Nil && state.UUID != want && g.UUID != want:
 		return placement.Group{}, answer.Fail(codes.NotFound, reason.GroupNotFound,
 			"group %s with the UUID %s does not exist: the group of this name is %s, and remains", g.Name, want, state.UUID)

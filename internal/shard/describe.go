@@ -49,9 +49,9 @@ type namedReplica struct {
 	*replicas.Replica
 }
 
-// firstNames returns the replicas of the first names in groups, which must be sorted by name. The argument most
-// limits the number of names, and 0 means that there is no limit. If several replicas have the same name, either all
-// of them are returned or none. The result more is true if some replicas were left out.
+// firstNames returns the replicas with the first names in groups, a slice that must be sorted by name. The argument
+// most is the maximum number of different names; 0 means that there is no limit. If several replicas have the same
+// name, either all of them are returned or none. The result more is true if some replicas were left out.
 func firstNames(groups []namedReplica, most int) (first []namedReplica, more bool) {
 	names := 0
 	for i, g := range groups {

@@ -45,7 +45,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)
 	registry := newRegistry(hash4, "s1")
-	// If Guard is 0, the interval is the one used in production.
+	// The value 0 of Guard makes the Host use the same interval as in production.
 	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.times.Guard = point, "ext4", 0 })
 	f.put(1, "one")
 	f.placed()

@@ -36,7 +36,8 @@ func (h stepHandler) WithGroup(name string) slog.Handler {
 	return stepHandler{h.Handler.WithGroup(name), h.tell}
 }
 
-// stepWanted is a step for which a test waits. Of all steps of this kind, it is the one with the given number.
+// stepWanted is a step for which a test waits. It is identified by its kind and by its number among the steps of that
+// kind.
 type stepWanted struct {
 	kind   string
 	number int32
@@ -54,7 +55,7 @@ type pools struct {
 
 var (
 	poolA = []string{"a1", "a2", "a3"}
-	// The order is such that the first copy of each group is in a different domain than with poolA.
+	// With this order, the first copy of each group moves to a different domain.
 	poolC = []string{"c3", "c1", "c2"}
 )
 
@@ -110,7 +111,7 @@ func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 		steps := []*stepWanted{
 			{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6},
 			{kind: "TransferLeader", number: 1},
-			// The test waits only for the second transfer. There may be no more than that, because a group that has had an
+			// The test waits for no further transfer after the second one, because there may be none. A group that has had an
 			// election in the meantime does not need a transfer.
 			{kind: "Replace", number: 12}, {kind: "TransferLeader", number: 2},
 		}

@@ -39,7 +39,8 @@ type record struct {
 	writes []written
 }
 
-// mayBe reports whether the record may have the data of its n-th write, or no data at all if n is absent.
+// mayBe reports whether the record may have the data of its n-th write. If n is the constant absent, it reports
+// whether the record may have no data at all.
 func (r *record) mayBe(n int) bool {
 	last := -1
 	for i, w := range r.writes {
@@ -67,7 +68,8 @@ func (r *record) content(n int) []byte {
 	return data(r.id*tags+int64(n), r.writes[n].bytes)[:r.writes[n].bytes]
 }
 
-// which returns the number of the write that wrote this data, or absent if there is no such write.
+// which returns the number of the write that wrote this data. If there is no such write, it returns the constant
+// absent.
 func (r *record) which(b []byte) int {
 	tag, _, _ := bytes.Cut(b, []byte("/"))
 	n, err := strconv.ParseInt(string(tag), 10, 64)
@@ -118,7 +120,7 @@ func (p *person) tries(r *record, do func(ctx context.Context, c recordv1.Record
 	return err == nil
 }
 
-// oracleOf returns the oracle that is violated if this error does not go away.
+// oracleOf returns the oracle that an error violates if it persists.
 func oracleOf(err error) oracle {
 	if status.Code(err) == codes.DataLoss {
 		return oracleDamage
@@ -127,7 +129,7 @@ func oracleOf(err error) oracle {
 }
 
 // atLeader makes a call to the shard that leads a group according to etcd. In every third attempt, or if etcd names
-// no leader, it calls a random shard. It repeats the call until it gets a response or the time limit patience has
+// no leader, it calls a random shard. It repeats the call until it gets a response or the time given by patience has
 // passed. An error that reports damage also counts as a response.
 func (x *exploration) atLeader(name string, choose func(n int) int,
 	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {

@@ -116,7 +116,7 @@ func (d *deleter) create(name string) uuid.UUID {
 	return g.UUID
 }
 
-// withoutName returns a copy of the map all, which contains deleted groups, without the given name.
+// withoutName takes a map of deleted groups, and returns a copy that lacks the given name.
 func withoutName(all map[string]uuid.UUID, name string) map[string]uuid.UUID {
 	out := map[string]uuid.UUID{}
 	for n, id := range all {
@@ -213,8 +213,8 @@ func (d *deleter) judge() {
 }
 
 // found looks for a shard that still serves a deleted group or has its files. It returns a message that names the
-// shard, or an empty string if there is none. If the group's name is in use again, files may be left over, because
-// etcd then no longer lists the first group as deleted.
+// shard, or an empty string if there is none. If a new group has the same name, found ignores leftover files of the
+// deleted group, because etcd then no longer lists that group as deleted.
 func (d *deleter) found(g deletedOne) string {
 	x := d.x
 	for _, m := range x.machines {

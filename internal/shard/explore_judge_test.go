@@ -28,7 +28,7 @@ type oracle string
 const (
 	oracleKept     oracle = "acknowledged"  // acknowledged data is never lost
 	oracleInvented oracle = "invented"      // data that nobody has written never appears
-	oracleDamage   oracle = "damage"        // data is damaged only by faults that damage it
+	oracleDamage   oracle = "damage"        // data is damaged only by faults that are meant to damage it
 	oracleAgree    oracle = "copies agree"  // all copies of a group have the same content
 	oracleStuck    oracle = "comes to rest" // each group gets the right members, no learner, and a leader that responds
 	oracleStop     oracle = "stops"         // stopping or killing a shard never hangs

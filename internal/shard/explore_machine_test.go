@@ -181,8 +181,8 @@ func (m *machine) renew(how vfstest.Survival) {
 	m.faulty = vfstest.NewFaulty(m.disk)
 }
 
-// end ends the shard by calling the function how. If that takes too long, it is a violation. In that case, end also
-// repairs the disk, so that the test can finish.
+// end ends the shard by calling how. If that takes too long, end reports a violation. It then also repairs the disk,
+// so that the test can finish.
 func (m *machine) end(how func(s *Shard)) {
 	m.mu.Lock()
 	s, conn := m.shard, m.conn
