@@ -213,7 +213,7 @@ func (p *planner) find(name string) int {
 	return p.add(load{name: name, weight: 1, state: p.states[name]}, p.gone[name])
 }
 
-// keep decides which of its shards a group keeps, and adds the group to the load of these shards.
+// keep decides which of a group's current shards the group keeps, and adds the group to the load of these shards.
 func (p *planner) keep(g *planned) {
 	for _, i := range p.current(g) {
 		s := &p.shards[i]

@@ -19,7 +19,7 @@ type View struct {
 	// name.
 	Deleted map[string]uuid.UUID
 	Targets map[string]Target
-	States  map[string]ShardState // the states requested by SetShardState, even for shards that are not registered
+	States  map[string]ShardState // states requested by SetShardState, including those of shards that are not registered
 	// Domains holds the failure domains of all shards that this process has seen registered, including those that are
 	// no longer registered.
 	Domains map[string]string

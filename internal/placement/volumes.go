@@ -51,7 +51,8 @@ func MayFollow(seen VolumeRecord, shard Shard) error {
 			seen.Shard, seen.Address)
 	}
 	registered, here, known := seen.Step, shard.Step, shard.Registered
-	// If a rebuild wrote the record, it names no process. The steps then show whether the volume is still the same one.
+	// A record that a rebuild has written names no process. In that case, the steps show whether the volume is still the
+	// same one.
 	mayBeSame := seen.Boot == uuid.Nil && registered.Number > 0
 	switch {
 	case shard.Generation < seen.Generation, shard.Generation == seen.Generation && !mayBeSame:

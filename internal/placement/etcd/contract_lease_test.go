@@ -144,7 +144,7 @@ var rowsOfLeases = []row{
 		e.put("renewed", "1", clientv3.WithLease(renewed))
 		e.put("left", "1", clientv3.WithLease(left))
 		watched := e.client.Watch(e.ctx, e.prefix+"left")
-		for range 2 { // the client sends the first renewal immediately, so the first response belongs to it
+		for range 2 { // the client sends its first renewal immediately, and the first response answers that renewal
 			if _, open := <-renewals; !open {
 				e.Fatal("it is renewed no more")
 			}

@@ -116,9 +116,9 @@ func config(dir string) *embed.Config {
 	return cfg
 }
 
-// progressEvery is the interval at which etcd sends progress notifications on watches without events, which most of the
-// shards' watches are. It is shorter than the compaction interval, so that such a watch can resume after its connection
-// breaks.
+// progressEvery is the interval at which etcd sends progress notifications on a watch that has no events. Most
+// watches of shards have none. The interval is shorter than the compaction interval, so that such a watch can resume
+// after its connection breaks.
 const progressEvery = time.Minute
 
 // Client returns a client that connects inside the process. The caller must close it before the server is closed.

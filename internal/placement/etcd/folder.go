@@ -124,7 +124,7 @@ func (c *MemberConfig) removeAside() error {
 	return errors.Join(errs...)
 }
 
-// behind is the JSON in the file named behindName.
+// behind is the JSON content of the file behindName.
 type behind struct {
 	Time  time.Time `json:"time"`
 	Words string    `json:"words"` // etcd's message

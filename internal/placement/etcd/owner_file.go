@@ -25,7 +25,7 @@ const (
 	namesShown    = 5 // maximum number of file names in an error
 )
 
-// ownerFile is the JSON in the file named ownerFileName.
+// ownerFile is the JSON content of the file ownerFileName.
 type ownerFile struct {
 	Format int    `json:"format"`
 	Name   string `json:"name"`

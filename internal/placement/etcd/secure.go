@@ -29,7 +29,7 @@ func Credentials(own *certs.Source) credentials.TransportCredentials {
 	return own.Client(own.Own(identity.Etcd, ""))
 }
 
-// setSecure checks the settings that are required with Certs, and records the current state of Certs.
+// setSecure checks the settings that Certs requires, and records the current state of Certs.
 func (c *MemberConfig) setSecure() error {
 	if c.Certs == nil {
 		if c.ListenPeerTLS != "" || c.AdvertisePeerTLS != "" {

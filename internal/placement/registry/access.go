@@ -15,7 +15,7 @@ import (
 // signing key.
 type grants struct{ keys }
 
-// Access is the table of grants in the form in which etcd stores it.
+// Access is the table of grants as etcd stores it.
 type Access struct {
 	Table    []byte // nil if there is no table
 	Revision int64  // revision of the key; 0 if there is no table

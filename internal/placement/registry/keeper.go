@@ -106,8 +106,8 @@ func (k *keeper) run(ctx context.Context) error {
 	if err := k.repair(ctx, touched); err != nil {
 		return err
 	}
-	// All keys are watched as one range, so that all changes of a transaction arrive together. If a wake key is still
-	// missing after that, its writer did not write it.
+	// All keys are watched as one range, so that all changes of a transaction arrive together. If the wake key is
+	// missing even then, the writer of the group or target has not written it.
 	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end),
 		clientv3.WithRev(revision+1)) {
 		if err := change.Err(); err != nil {

@@ -29,7 +29,7 @@ const (
 	// Views do not contain the following keys.
 	accessKey  = "access" // table of grants, for internal/security/access
 	signingKey = "seal"   // key with which gateways and shards sign values that clients return later
-	// These keys sort after volumes/, and therefore outside the range that older versions of Sheaf watch.
+	// These keys sort after volumes/. Therefore they are outside the range that older versions of Sheaf watch.
 	wakesKey   = "wakes/"       // see wakes.go
 	keeperKey  = "wakes-keeper" // see wakes.go
 	weightsKey = "weights/"     // see weights.go
@@ -70,7 +70,7 @@ func (k keys) exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
 }
 
-// only returns the key from the result of a request for a single key. If the key does not exist, the result has the
+// only returns the key that was found by a request for a single key. If the key does not exist, the result has the
 // ModRevision 0.
 func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(found) == 0 {
@@ -79,7 +79,7 @@ func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	return found[0]
 }
 
-// get reads one key. If the key does not exist, the result has the ModRevision 0, as with only.
+// get reads one key. If the key does not exist, the result has the ModRevision 0.
 func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	answer, err := k.client.Get(ctx, k.prefix+name)
 	if err != nil {
@@ -156,8 +156,8 @@ type readAt struct {
 	cluster  uint64
 }
 
-// pages reads a range of keys in pages, all at the revision at. If at is 0, it uses the newest revision. It returns
-// the revision that it used.
+// pages reads a range of keys in several pages, all at one revision. The argument at is that revision; 0 means the
+// newest one. pages returns the revision that it used.
 func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
 	options ...clientv3.OpOption,
 ) (revision int64, cluster uint64, err error) {

@@ -46,7 +46,7 @@ type candidate struct {
 	policy   placement.Policy
 	logger   *slog.Logger
 	elected  clientv3.Cmp      // condition that this planner is still elected
-	unplaced map[string]string // reasons why groups could not be placed, from the previous view of this term; by group
+	unplaced map[string]string // why groups could not be placed in the previous view of this term; by group
 }
 
 // term waits until this planner is elected, and then plans until its term of office ends.

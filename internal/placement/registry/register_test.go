@@ -213,8 +213,8 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	defer stop()
 	clone := first
 	clone.Generation, clone.Address = 2, "127.0.0.1:2"
-	// A shard calls MayRegister before it raises the generation of its volume, because its folder may be a copy, or the
-	// lock on the folder may have been removed.
+	// MayRegister must refuse the copy, too. A shard calls it before it raises the generation of its volume, because its
+	// folder may be a copy, or the lock on the folder may have been removed.
 	if _, err := store.MayRegister(ctx, clone); !errors.Is(err, placement.ErrNameTaken) {
 		t.Fatalf("a copy of a live volume may be registered: error %v", err)
 	}

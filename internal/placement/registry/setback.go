@@ -13,7 +13,8 @@ import (
 //
 //   - The highest revision at which the whole etcd was seen. Every write raises it. The process records this revision
 //     with each listing, each read, and each check, every two seconds, even if none of the watched keys has changed.
-//   - The key that was written last among the known keys that are never deleted, and the revision of that write.
+//   - One of the known keys that are never deleted, namely the one that was written last, and the revision of that
+//     write.
 //   - All groups and targets that it follows, and the revision at which each was written.
 //
 // An etcd was rolled back if its revision is lower, or if one of these keys is missing or was written earlier than the
@@ -144,7 +145,8 @@ func keep(seen *placement.Progress, before placement.Progress) {
 	}
 }
 
-// Newest returns the later of two marks: that of the view, and the mark up to which this process has seen the store.
+// Newest returns the later of two marks: the mark of the view, and the mark of the latest state of the store that
+// this process has seen.
 func (m *memory) Newest(view placement.Mark) placement.Mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,9 +163,9 @@ func (m *memory) setBackSince(st *state, why string) error {
 	return fmt.Errorf("%w: %s", errSetBack, why)
 }
 
-// before returns the state up to which the store has been seen so far. It must be called before a read is started.
-// Because every read goes through a majority of etcd's members, its result cannot be older than the state that before
-// has returned.
+// before returns the latest state of the store that has been seen so far. It must be called before a read is started.
+// Because every read goes through a majority of etcd's members, the read then cannot find an older state than the one
+// that before has returned.
 func (m *memory) before() placement.Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,9 +182,9 @@ func (m *memory) See(before placement.Progress) {
 	}
 }
 
-// isBehind explains how a read shows that etcd is older than the state st, which was seen earlier. It returns an
-// empty string if etcd is not older. The argument now identifies the state that was read, and newest is the revision
-// that the key st.contentKey had in it.
+// isBehind explains how a read shows that etcd is older than st, a state that was seen earlier. It returns an empty
+// string if etcd is not older. The argument now identifies the state that was read, and newest is the revision that
+// the key st.contentKey had in it.
 func (st *state) isBehind(now readAt, newest int64) string {
 	switch seen := max(st.revision, st.looked); {
 	case now.revision < seen:

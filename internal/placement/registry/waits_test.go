@@ -189,7 +189,8 @@ func aWatchThatCannotListSaysSo(t *testing.T) {
 		t.Fatal("it does not go on")
 	}
 	cancel()
-	// The channel is closed when the watch has ended. The test must wait for this, because the watch reads sayFailing.
+	// The channel is closed when the watch has ended. The test must not end before that, because its end restores
+	// sayFailing, which the watch reads.
 	for range views {
 	}
 }

@@ -203,7 +203,7 @@ func whatAShardReceives(t *testing.T) {
 	}); v.States["b"] != "" {
 		t.Errorf("it hears of the states of others: %v", v.States)
 	}
-	// A group that is on the shard's volume but not assigned to the shard does not notify the shard.
+	// A change to a group that is on the shard's volume but is not assigned to the shard does not notify the shard.
 	if stray, err := placementtest.UpdateGroup(ctx, store, "stray", func(g *placement.Group) error {
 		g.ConfIndex++
 		return nil
