@@ -75,7 +75,7 @@ func (h actions) Trash(ctx context.Context, g *replicas.Replica) error {
 	state, dir := g.State(), s.volume.GroupDir(g.UUID)
 	joining := state.Phase == member.Joining
 	if joining {
-		// A replica that is still joining does not have a complete copy, so its files are not needed any more.
+		// A replica that is still joining does not have a complete copy, so its files are no longer needed.
 		if err := trash.RemoveAll(s.cfg.FS, dir); err != nil {
 			return fmt.Errorf("removing what it gathered: %w", err)
 		}

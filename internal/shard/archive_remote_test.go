@@ -154,7 +154,7 @@ func TestARemoteSourceSaysWhatIsMissing(t *testing.T) {
 		if news, errs := round(); len(news) != 4 || len(errs) > 0 || news[0].Through == 0 || news[0].ReadAt.IsZero() {
 			t.Errorf("the news are %+v, %v", news, errs)
 		}
-		// If an iteration is ended early, none of its answers may be left over for the next round.
+		// If the caller stops an iteration early, none of the remaining answers may appear in the next round.
 		for range s.Round(t.Context(), map[uuid.UUID]uint64{}) {
 			break
 		}

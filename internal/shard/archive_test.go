@@ -34,13 +34,13 @@ type askingArchiver struct {
 	groups map[uuid.UUID]*archivedGroup
 }
 
-// followed is a call of Follow. It ends when its shard restarts.
+// followed is a call to Follow. It ends when its shard restarts.
 type followed struct {
 	conn   *grpc.ClientConn
 	stream archivev1.ArchiveService_FollowClient
 }
 
-// archivedGroup is what the archive contains of one group.
+// archivedGroup is the part of the archive that belongs to one group.
 type archivedGroup struct {
 	name    string
 	through uint64
@@ -366,8 +366,8 @@ func TestAGroupWithoutItsMajorityIsLeftOut(t *testing.T) {
 	})
 }
 
-// unreadArchive returns a client of ArchiveService whose streams accept only a small amount of data that nobody
-// reads.
+// unreadArchive returns a client of ArchiveService. If the caller does not read from one of the client's streams, the
+// stream accepts only a small amount of data.
 func (f *fixture) unreadArchive() archivev1.ArchiveServiceClient {
 	f.t.Helper()
 	conn, err := connect(&f.cfg, f.shard.Addr(), grpc.WithStaticStreamWindowSize(1<<16),

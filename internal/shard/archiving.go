@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// newArchive creates the server for the calls of archivers. What archivers fetch has limits of its own, apart from
-// those for other shards.
+// newArchive creates the server for the calls from archivers. The limits for data that archivers fetch are separate
+// from those for data that other shards fetch.
 func (s *Shard) newArchive() *archive.Server {
 	return archive.New(archive.Options{
 		Shard: s.cfg.Name, Store: s.volume.Store, Groups: forArchive{s}, Holds: s.compactor.History,

@@ -113,7 +113,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// A shard that dies while it removes a learner that is not wanted any more must still handle that learner after a
+// A shard that dies while it removes a learner that is no longer wanted must still handle that learner after a
 // restart, even if etcd by then wants a different learner on this shard.
 func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)

@@ -84,11 +84,11 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	hit(format.SegmentName(active.Number), entry.Offset, []byte("these bytes are bad"))
 }
 
-// lastBatch finds the last entry in a segment that was not committed yet when its batch was written, and the state
-// record of that batch. A quorum may have needed this replica's copy of the entry. If the other replicas already form
-// a quorum, this one may lag behind, and then write an entry and its commit in the same batch. To prevent that, the
-// caller must make the last put while the other follower is down. Then the entry is not committed before this replica
-// has synced it.
+// lastBatch searches a segment for the last entry that was not committed yet when its batch was written. It returns
+// the positions of this entry and of the batch's state record. A quorum may have needed this replica's copy of the
+// entry. If the other replicas already form a quorum, this one may lag behind, and then write an entry and its commit
+// in the same batch. To prevent that, the caller must make the last put while the other follower is down. Then the
+// entry is not committed before this replica has synced it.
 func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
 	file, err := disk.Open(name)

@@ -28,8 +28,8 @@ type cluster struct {
 	stopped  map[string]*fixture
 }
 
-// newCluster starts shards. The list target, rotated by the number of the group, becomes the target of each group.
-// Therefore each group gets as many copies as there are shards in the list.
+// newCluster starts shards. The target of each group is the list target, rotated by the group's number. Therefore
+// each group gets as many copies as there are shards in the list.
 func newCluster(t testing.TB, routing placement.Routing, target []string, more ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = len(target)

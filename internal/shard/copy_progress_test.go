@@ -92,7 +92,7 @@ func TestAMoveShowsHowFarItIs(t *testing.T) {
 			}
 			return true
 		})
-		// When the copy is not wanted any more, nobody waits until it is complete.
+		// When the copy is no longer wanted, nobody waits until it is complete.
 		c.aim("a")
 		c.settled("a")
 		c.eventually("d makes no copy any more", func() bool {

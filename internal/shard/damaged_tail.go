@@ -43,7 +43,7 @@ func (i *installer) replaceLacking(ctx context.Context, g *replicas.Replica) {
 	for {
 		state, wanted := i.replicas.GroupOf(g)
 		if !wanted {
-			return // the watcher closes a replica that is not wanted any more
+			return // the watcher closes a replica that is no longer wanted
 		}
 		if isReplaceable(state.Group, g.State().RaftID) && i.isLed(ctx, state.Group) {
 			i.giveUp(g, g.State().Err)

@@ -53,7 +53,7 @@ func unbegun(t testing.TB) *Shard {
 	return s
 }
 
-// does describes, in words, what a shard is going to do about one group.
+// does describes in words what a shard is going to do about one group.
 func does(s *Shard, todo replicas.Work, id uuid.UUID) string {
 	var words []string
 	for _, one := range []struct {

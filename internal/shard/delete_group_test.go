@@ -267,7 +267,7 @@ func TestADeletionBesideAMembershipChangeIsTriedAgain(t *testing.T) {
 
 // TestADeletedGroupLeavesNoHalfMadeReplica kills a shard while it creates a replica of a group. If the group is
 // deleted in the meantime, the shard must delete the folder when it starts again. The folder has no manifest, so
-// nothing in it names the group.
+// nothing in it gives the group's name.
 func TestADeletedGroupLeavesNoHalfMadeReplica(t *testing.T) {
 	t.Parallel()
 	for what, left := range map[string]struct {

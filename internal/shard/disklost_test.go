@@ -101,7 +101,7 @@ func TestAnExt3IsNoExt4(t *testing.T) {
 	}
 }
 
-// If its file system grows, a running shard can use the additional space immediately.
+// A running shard can use additional space as soon as its file system grows.
 func TestAFileSystemThatGrows(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)

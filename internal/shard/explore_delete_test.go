@@ -186,8 +186,8 @@ func (m *machine) admin() recordv1.AdminServiceClient {
 	return recordv1.NewAdminServiceClient(m.conn)
 }
 
-// judge is called when nothing is running any more. It checks that every group with an acknowledged put exists, and
-// that no deleted group has come back.
+// judge is called when everything has stopped. It checks that every group with an acknowledged put exists, and that
+// no deleted group has come back.
 func (d *deleter) judge() {
 	x := d.x
 	for _, name := range d.kept {

@@ -251,7 +251,7 @@ func (x *exploration) judgeCopies(name string, g placement.Group) {
 	}
 }
 
-// holdings returns the records in a copy in the form of strings.
+// holdings returns the records in a copy as strings.
 func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 	id, err := log.OpenScan(time.Minute)
 	if err != nil {

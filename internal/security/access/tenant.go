@@ -38,7 +38,7 @@ type Quotas struct {
 }
 
 // GroupsDefault is the quota of groups for a tenant that does not set one. If such a tenant had no quota, it could
-// use up the store's limit of 100,000 groups, and then nobody could create a group any more. Because the default is
+// use up the store's limit of 100,000 groups, and then nobody could create any more groups. Because the default is
 // one hundredth of that limit, even 100 such tenants can use their quotas fully. A tenant that creates one group a
 // day reaches the default after almost three years.
 const GroupsDefault = 1000

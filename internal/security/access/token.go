@@ -132,7 +132,7 @@ func checkKey(field string, key jose.JSONWebKey) error {
 	return nil
 }
 
-// ErrNoKeys means that the key set of an issuer is valid, but contains no key that may sign tokens. If a response is
+// ErrNoKeys means that the key set of an issuer is valid, but contains no key that may sign tokens. If the text is
 // not a key set at all, the error is a different one.
 var ErrNoKeys = errors.New("no keys")
 

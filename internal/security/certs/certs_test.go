@@ -61,7 +61,7 @@ func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...
 	return out
 }
 
-// mount writes files into a folder in the form in which the kubelet mounts a Secret.
+// mount writes files into a folder in the same layout in which the kubelet mounts a Secret.
 func mount(t *testing.T, dir string, all files) {
 	t.Helper()
 	must.OK(t, Install(dir, all))
@@ -161,7 +161,7 @@ func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
 		creds       credentials.TransportCredentials
-		refused     string // reason that the metric of refusals shows; empty if the call succeeds
+		refused     string // reason under which the refusal is counted; empty if the call succeeds
 		anonymous   string // same as refused, for a server that accepts clients without certificates
 		who, whoToo identity.Identity
 	}{

@@ -33,7 +33,7 @@ func Install(dir string, content map[string][]byte) (err error) {
 		}
 	}
 	next := filepath.Join(dir, "..next")
-	_ = os.Remove(next) // removes what an interrupted call of Install has left behind
+	_ = os.Remove(next) // removes what an interrupted call to Install has left behind
 	if err := os.Symlink(filepath.Base(data), next); err != nil {
 		return err
 	}

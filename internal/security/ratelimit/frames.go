@@ -112,7 +112,7 @@ func (f *frames) hold(rest []byte) {
 func streamID(b []byte) uint32 { return binary.BigEndian.Uint32(b) &^ (1 << 31) }
 
 // cost returns the cost, in points, of a frame whose header has just arrived. If the cost is negative, the connection
-// earns points by the frame.
+// earns points with the frame.
 func (f *frames) cost(written int64) int {
 	switch f.header[3] {
 	case frameHeaders:

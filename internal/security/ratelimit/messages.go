@@ -15,9 +15,9 @@ const (
 	// unknownBytesMax is the number of bytes that a connection may take up as long as no caller of the store was
 	// identified on it.
 	unknownBytesMax = 64 << 10
-	// A frame takes more memory than its data. It needs frameBytes for an entry in a queue, and gRPC's pool provides its
-	// buffer in the next larger size. Only for frames of up to pooledBytesMin does the buffer have exactly the size of
-	// the frame.
+	// A frame takes more memory than the data in it. It needs frameBytes for an entry in a queue, and gRPC's pool
+	// provides its buffer in the next larger size. Only for frames of up to pooledBytesMin does the buffer have exactly
+	// the size of the frame.
 	frameBytes     = 64
 	pooledBytesMin = 1 << 10
 	pooledBitsMin  = 12 // 4 KiB

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// These are the limits for the open calls of a connection.
+// These are the limits for the open calls on a connection.
 const (
 	// unansweredMax limits the number of unanswered calls on a connection as long as no caller of the store was
 	// identified on it. When there are more, the server stops reading from the connection. The limit is higher than

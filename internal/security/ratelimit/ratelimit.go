@@ -24,7 +24,7 @@ import (
 // metrics.
 const (
 	reasonQueue   = "handshakes_waiting"  // a connection is refused, because too many from its address are waiting
-	reasonDropped = "connections_dropped" // the kernel drops new connections of an address for a second
+	reasonDropped = "connections_dropped" // the kernel drops new connections from an address for a second
 	reasonShaking = "handshakes_underway" // the oldest handshake is closed, because too many handshakes are in progress
 	reasonSlowed  = "frames_slowed"       // the server reads from a connection slowly
 	reasonClosed  = "frames_closed"       // a connection is closed, because it would have to wait too long

@@ -32,7 +32,7 @@ type call struct {
 	expires *time.Timer
 
 	mu      sync.Mutex
-	asked   []ask // arguments of the allowed calls of may; recorded only if lasts is set
+	asked   []ask // arguments of the allowed calls to may; recorded only if lasts is set
 	denied  ask   // last refusal that was written to the audit log
 	refusal bool
 	// wrote is written to the audit log when the call ends. Its verb is NoVerb if the call writes nothing.

@@ -243,7 +243,7 @@ func TestOnlyPlaintextIsEverybody(t *testing.T) {
 }
 
 // TestAGatewayThatNamesNobodyIsRefused checks that a call from a gateway is refused if it has no header that names
-// the caller. It must not be mistaken for a call of the gateway itself.
+// the caller. It must not be mistaken for a call by the gateway itself.
 func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
 	s := serveWith(t, nil, func(cfg *Config) { cfg.Forwarded = true })
 	s.give([]byte(tableOf))
@@ -334,8 +334,8 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 	}
-	// gRPC itself would also reject a call of an unknown method, but it would keep the headers until its response is
-	// written.
+	// gRPC itself would also reject a call to an unknown method, but it would keep the call's headers until its response
+	// is written.
 	if err := begin(minute, "/sheaf.record.v1.RecordService/Nothing"); !errors.Is(err, errNoMethod) {
 		t.Errorf("a method that nobody may call: %v", err)
 	}

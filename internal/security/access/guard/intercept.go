@@ -30,7 +30,7 @@ func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, e
 	calls := ratelimit.CallsOf(ctx)
 	calls.Headers(info.Header)
 	switch access.RuleOf(info.FullMethodName).For {
-	// gRPC itself would respond with the same code, but it would keep the headers until its response is written.
+	// gRPC itself would respond with the same code, but it would keep the call's headers until its response is written.
 	case access.Nobody:
 		calls.Refuse()
 		return ctx, errNoMethod
@@ -52,7 +52,7 @@ func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, e
 	return context.WithValue(ctx, enteredKey{}, c), nil
 }
 
-// errNoMethod is the error for a call of a method that does not exist.
+// errNoMethod is the error for a call to a method that does not exist.
 var errNoMethod = status.Error(codes.Unimplemented,
 	"this process serves no such method: the caller may be of a newer version, or may want another process of the store")
 
