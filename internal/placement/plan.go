@@ -232,11 +232,11 @@ func (p *planner) keep(g *planned) {
 	}
 }
 
-// current lists a group's shards in the order in which they should be kept. The members that the target names come
-// first, in the order of the target, whose first shard should lead. They are followed by the leader, and then by the
-// other members. Last come the shards that the target names as replacements, so that an unfinished move continues to
-// the same shard, while a move whose reason has disappeared is reversed. If the move balances the load, the
-// replacements come first, because that reason cannot disappear.
+// current lists a group's shards in the order in which they should be kept. First come the members that the target
+// names, in the order of the target, because its first shard should lead. They are followed by the leader, and then
+// by the other members. Last come the shards that the target names as replacements. Thus an unfinished move continues
+// to the same shard, while a move whose reason has disappeared is reversed. If the purpose of the move is to balance
+// the load, the replacements come first, because that reason cannot disappear.
 func (p *planner) current(g *planned) []int {
 	old := make([]int, 0, len(g.old.Shards))
 	for _, name := range g.old.Shards {

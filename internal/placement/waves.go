@@ -67,8 +67,8 @@ func (g *planned) moving(shards []int) (out []int) {
 
 // wave returns the groups whose targets change now, sorted by name. If the policy does not allow moves, these are all
 // groups that need a new target. If the policy allows moves, a group starts to move only while the number of moves is
-// below the limit, and groups that lack copies go first. The limits on moves for balance were already applied by
-// balance().
+// below the limit, and groups that lack copies go first. The function balance has already applied the limits on moves
+// that balance the load.
 func (p *planner) wave() []int {
 	var out, begin, leads []int
 	leading := 0
@@ -157,7 +157,7 @@ func (p *planner) underWay() *moveBudget {
 	return r
 }
 
-// take deducts one move, which involves the given shards, from the budget.
+// take deducts from the budget one move that involves the given shards.
 func (r *moveBudget) take(shards []int) {
 	r.all++
 	for _, i := range shards {
@@ -165,7 +165,7 @@ func (r *moveBudget) take(shards []int) {
 	}
 }
 
-// has reports whether the budget allows one more move, which involves the given shards.
+// has reports whether the budget allows one more move that involves the given shards.
 func (r *moveBudget) has(shards []int) bool {
 	return r.all < r.allMax && !slices.ContainsFunc(shards, func(i int) bool { return r.shard[i] >= r.shardMax })
 }

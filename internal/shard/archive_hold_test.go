@@ -42,7 +42,7 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 		a, w := newArchiver(c), &writer{cluster: c}
 		var versions [][]byte
 		put := func() {
-			w.next = w.next + 10 - w.next%10 - 1 // with this, every put writes record 0
+			w.next = w.next + 10 - w.next%10 - 1 // this makes every put write record 0
 			w.puts(1, 2000)
 			versions = append(versions, w.acks[len(w.acks)-1].data)
 		}

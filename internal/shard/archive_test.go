@@ -282,7 +282,7 @@ func TestOnlyADeletedGroupIsGone(t *testing.T) {
 		c.eventually("it has moved", func() bool {
 			return slices.Equal(c.membersOn("moves"), []string{"d"}) && len(trashOf(t, c.shards["a"])) == 1
 		})
-		c.registry.change(func(*placement.View) {}) // this sends shard a a view that lacks the group
+		c.registry.change(func(*placement.View) {}) // now the shard gets a view that lacks the group
 		time.Sleep(time.Second)
 		for range 3 {
 			if a.round("a"); moves.gone || moves.news > 0 {

@@ -164,7 +164,7 @@ func comesBack(t testing.TB, what tailDamage) {
 	f := c.stopped["c"]
 	damageTail(t, f, what)
 	c.restart("b")
-	c.put(20, data(20, 1000)) // without c, a and b form a majority
+	c.put(20, data(20, 1000)) // a and b form a majority even without c
 	before, _ := replicas.MemberOf(c.registry.now().Groups["0"], "c")
 	metrics := prometheus.NewRegistry()
 	f.cfg.Registry = metrics

@@ -191,7 +191,8 @@ var decideCases = []decideCase{
 		want: "stray", held: "stray"},
 	{name: "made here just now, and the only copy named here is another", folder: made, members: of(memberOn("a", 1, 9)),
 		index: -1, want: "stray", held: "stray"},
-	// If a replica was set aside for another reason as well, it is not kept, even if it was never reported to etcd.
+	// A replica that was never reported to etcd is kept. However, if it was also set aside for another reason, it goes
+	// to the trash.
 	{name: "made here just now, and set aside before", folder: all(made, elsewhere), members: others, want: "trash",
 		held: "stray"},
 	{name: "made by an earlier process, and set aside before", folder: all(neverReported, elsewhere), members: others,

@@ -268,8 +268,8 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	}
 }
 
-// If a replica that serves is being installed again, and leaves its group in the meantime, the installation ends
-// first.
+// While a replica is being installed again, it may turn out that it has left its group. The replica is moved to the
+// trash only after the installation has ended.
 func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	s := lone(t)
 	for range cap(s.installer.slots) {
@@ -293,7 +293,7 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 		if !g.State().Fetching {
 			return false, replicas.Work{}
 		}
-		g.TakeOut(nil) // this is how an installation stops the replica when it ends
+		g.TakeOut(nil) // an installation that ends stops the replica in this way
 		g.EndChange()
 		return true, decide()
 	}

@@ -40,7 +40,7 @@ type deletedOne struct {
 
 const (
 	putsKeptMax = 4 // when this many groups contain an acknowledged put, the deleter makes no more puts
-	spareID     = 1 // id of the only record in such a group
+	spareID     = 1 // id of the only record that the deleter puts into a group
 	sparePrefix = "spare-"
 )
 

@@ -60,8 +60,9 @@ func (x *exploration) step(n int, names []string) {
 	x.pause(400 * time.Millisecond)
 }
 
-// killed makes a machine die at some operation of a stage, which the function begins is supposed to bring about. It
-// then restarts the machine on the disk that has survived. During the restart, the machine may die a second time.
+// killed makes a machine die at some operation of a stage. The function begins is expected to bring about this stage.
+// killed then restarts the machine on the disk that has survived. During the restart, the machine may die a second
+// time.
 func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	how := x.survival()
 	hit := m.arm(s, 1+x.dice(s.most))

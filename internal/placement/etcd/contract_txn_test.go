@@ -39,7 +39,8 @@ var rowsOfTransactions = []row{
 			{"mod", clientv3.ModRevision(a), first + 1, first, first + 2},
 			{"lease", clientv3.LeaseValue(a), granted.ID, granted.ID - 1, granted.ID + 1},
 		} {
-			// Each array says whether the condition is true for the current value, for a lower one and for a higher one.
+			// For each operator, the array says whether the condition is true for the current value, for a lower one and for a
+			// higher one.
 			for result, with := range map[string][3]bool{
 				"=": {true, false, false}, "!=": {false, true, true}, ">": {false, true, false}, "<": {false, false, true},
 			} {

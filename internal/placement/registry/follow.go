@@ -168,9 +168,9 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 		kind, rest, _ := strings.Cut(name, "/")
 		switch {
 		case kind == metaKey, kind == frozenKey && (gone || f.st.view.Freeze == nil || e.Kv.ModRevision <= f.st.freezeAt):
-			// Everything has to be listed and checked again, because a freeze may be the first sign that etcd was rolled back.
-			// The known state then dates from before the rollback. A process that reconciles the store must also query shards
-			// that are registered only in the current etcd.
+			// A freeze may be the first sign that etcd was rolled back. In that case, the known state dates from before the
+			// rollback, and may lack shards that are registered only in the current etcd. A process that reconciles the store
+			// must query these shards, too. Therefore everything has to be listed and checked again.
 			return false, errListAgain
 		case kind+"/" == wakesKey:
 			_, group, _ := strings.Cut(rest, "/")

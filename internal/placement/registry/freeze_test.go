@@ -220,7 +220,7 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	if v, err := store.View(ctx); err != nil || v.Freeze == nil || v.Groups["g"].UUID != g.UUID {
 		t.Errorf("%+v, %v", v, err)
 	}
-	// The argument force stands for the decision of a person.
+	// The last argument is force. It is set only if a person has made this decision.
 	must.OK(t, store.Restore(ctx, r, true))
 	if v, err := store.ViewOf(ctx, meta.StoreUUID); err != nil || v.Freeze != nil || v.Groups["g"].UUID == g.UUID ||
 		v.Meta.EpochBase == 0 {

@@ -66,8 +66,9 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	}
 }
 
-// When a lease has expired, the shard registers again and reports the current step of its volume. It can do so even
-// if etcd was rolled back, to any step between the one at the shard's start and the current one.
+// When a lease has expired, the shard registers again and reports the current step of its volume. This must also work
+// if etcd was rolled back and now records an earlier step, as long as that is not earlier than the one at the shard's
+// start.
 func TestARepeatedRegistrationReportsTheLastStep(t *testing.T) {
 	synctest.Test(t, aRepeatedRegistrationReportsTheLastStep)
 }

@@ -156,7 +156,7 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// applyWeights applies changes of reports, and returns true if there were any. Such changes do not change the epoch.
+// applyWeights applies changes to reports, and returns true if there were any. Such changes do not change the epoch.
 func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {

@@ -68,7 +68,7 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 }
 
 // correct returns the group and the target that etcd should hold for a group on the volumes, and whether they differ
-// from those that etcd does hold.
+// from those that etcd holds now.
 func correct(g, old placement.Group, target placement.Target, copies int) (Correction, bool) {
 	same := old.UUID == g.UUID
 	if same && old.ConfIndex > g.ConfIndex && len(old.Members) > 0 {

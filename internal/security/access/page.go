@@ -41,7 +41,7 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	}
 	if value, err = call.Open(value); err != nil {
 		if errors.Is(err, errUnsigned) {
-			return "", ErrForged // Unsigned tokens never had this length
+			return "", ErrForged // no unsigned token ever had this length
 		}
 		return "", err
 	}

@@ -55,8 +55,8 @@ type Rule struct {
 	For   Audience
 	Verb  Verb  // used only if For is Granted
 	Where Where // used only if For is Granted
-	// Lasting means that the call may stay open for long, and that the guard makes the decision again whenever the table
-	// changes.
+	// Lasting means that the call may stay open for a long time, and that the guard makes the decision again whenever
+	// the table changes.
 	Lasting bool
 	// Apart means that each message of the call is decided separately.
 	Apart bool

@@ -186,7 +186,7 @@ func text(field, value string, bytesMax int) error {
 
 // validate checks a subject. The argument issuers contains the table's issuers by URL.
 func (s Subject) validate(field string, issuers map[string]*issuer) error {
-	// Each kind says whether it requires an issuer, a namespace and a name.
+	// For each kind, the array says whether an issuer, a namespace and a name are required.
 	need := map[SubjectKind][3]bool{
 		Certificate: {false, false, true}, ServiceAccount: {false, true, true}, ServiceAccounts: {false, true, false},
 		OIDC: {true, false, true}, OIDCGroup: {true, false, true}, Anybody: {},

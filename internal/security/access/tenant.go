@@ -61,7 +61,7 @@ func AllQuotas() []Quota {
 	return []Quota{StoredBytes, Records, TenantGroups, CallsPerSecond, BytesPerSecond, CallsAtOnce}
 }
 
-// Of returns the limit of one quota, or 0 if it has no limit.
+// Of returns the limit that one quota sets, or 0 if it sets none.
 func (q *Quotas) Of(quota Quota) int64 {
 	switch quota {
 	case StoredBytes:

@@ -73,8 +73,8 @@ func bytesOf(headers metadata.MD) (bytes int64) {
 }
 
 // Undecided records that a call has to wait because its caller cannot be identified yet. From then on, the server
-// keeps reading from the connection, however many calls are waiting. Otherwise the messages of the waiting calls
-// might never arrive.
+// keeps reading from the connection, no matter how many calls are waiting. If it stopped reading, the messages of the
+// waiting calls might never arrive.
 func (c *Calls) Undecided() { c.undecided.Store(true) }
 
 // Refuse records that the server has refused a call as soon as its headers had arrived.

@@ -32,7 +32,7 @@ type openCalls struct {
 
 	mu      sync.Mutex
 	writing bool            // whether a write to the connection is in progress
-	resets  int             // number of calls in open that the client has reset
+	resets  int             // number of calls in the map open that the client has reset
 	last    uint32          // stream number of the call that was begun last
 	open    map[uint32]bool // the value is true for a call that the client has reset
 	headers int64           // size in bytes of the largest headers of a call so far

@@ -249,7 +249,7 @@ func (g *Guard) shed() {
 		}
 	}
 	if most != nil {
-		// Another call of shed must not close another connection because of the same bytes.
+		// Another call to shed must not close another connection because of the same bytes.
 		most.messages.close()
 	}
 	g.mu.Unlock()

@@ -218,9 +218,9 @@ func (c *call) finished(group, shard string, err error) {
 	}
 }
 
-// last marks the call as one that may last for long. Until the returned function over is called, the guard checks the
-// call's permissions again whenever the table changes. If a permission no longer exists, or if the caller's token
-// expires, the guard calls the function end with the error. That function must abort the call.
+// last marks the call as one that may take a long time. Until the caller calls the returned function over, the guard
+// checks the call's permissions again whenever the table changes. If a permission no longer exists, or if the
+// caller's token expires, the guard calls the function end with the error. That function must abort the call.
 func (c *call) last(end func(error)) (over func()) {
 	c.end, c.lasts = end, true
 	g := c.guard
