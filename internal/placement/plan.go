@@ -121,7 +121,7 @@ type planner struct {
 	policy  Policy
 	states  map[string]ShardState
 	gone    map[string]string // last known failure domain of each shard, registered or not
-	shards  []load            // registered shards in the order of their names, then unknown shards of members
+	shards  []load            // registered shards in the order of their names, then unregistered shards that have members
 	byName  map[string]int    // index of each shard in shards
 	domains map[string]int
 	groups  []planned // sorted by name

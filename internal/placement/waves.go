@@ -27,7 +27,7 @@ func (p *planner) why(g *planned) Reason {
 		case domains[s.domain] || p.inDomain(g.chosen, s.domain):
 			reason = ForDomain
 		case reason == ForPlacement && p.policy.Moves && g.old.Reason == ForBalance:
-			// The group still moves to balance the load, but now to a different shard than planned at first.
+			// The group still moves to balance the load, but now to a shard other than the one planned at first.
 			reason = ForBalance
 		}
 		domains[s.domain] = true

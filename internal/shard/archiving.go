@@ -79,8 +79,8 @@ func (f forArchive) Deleted(ctx context.Context, g archive.Named) bool {
 }
 
 // wasDeleted reports whether a group was deleted, according to etcd. If etcd has no key for the group, the group was
-// not deleted, because the key of a deleted group is kept. If etcd was rolled back, it proves nothing, and wasDeleted
-// returns false.
+// not deleted, because the key of a deleted group is kept. If etcd was rolled back, its content proves nothing, and
+// wasDeleted returns false.
 func wasDeleted(view placement.View, g archive.Named) bool {
 	if view.Held() != "" || view.GroupUnknown(g.Name) {
 		return false

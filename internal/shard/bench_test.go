@@ -91,8 +91,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkUnary compares Get and durable Put with an echo of the same size that does nothing else. It measures them
-// in turn, and reports the medians of 5 rounds.
+// BenchmarkUnary compares Get and durable Put with a call of the same size that only returns its request. It measures
+// them in turn, and reports the medians of 5 rounds.
 func BenchmarkUnary(b *testing.B) {
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
 		f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = residency, 0 }).ready()
@@ -176,8 +176,8 @@ func BenchmarkUnaryMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkBatch compares BatchGet and BatchPut, with 100 records in each batch, with unary calls from 16 callers. It
-// reports records per second.
+// BenchmarkBatch compares BatchGet and BatchPut with unary calls from 16 callers. Each batch has 100 records. The
+// benchmark reports records per second.
 func BenchmarkBatch(b *testing.B) {
 	const callers = 16
 	for _, residency := range []group.Residency{group.Resident, group.Index} {

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// deleter creates empty groups and deletes them again, while everything else happens to the shards. During some of
+// deleter creates empty groups and deletes them again, while the other faults happen to the shards. During some of
 // the deletions it puts a record into the group. If this put is acknowledged, the group with its record must still
 // exist at the end, and the deleter leaves it alone from then on.
 type deleter struct {

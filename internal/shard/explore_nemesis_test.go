@@ -109,8 +109,8 @@ func (x *exploration) killedAsItJoins(s stage) bool {
 	return name != "" && x.killed(m, s, func() { x.aim(name, m, nil) })
 }
 
-// killedAsItLeaves moves a group away from a shard, and kills the shard meanwhile. Sometimes the group has only just
-// been assigned to the shard.
+// killedAsItLeaves moves a group away from a shard, and kills the shard during the move. Sometimes the group has only
+// just been assigned to the shard.
 func (x *exploration) killedAsItLeaves() bool {
 	m := x.anyMachine()
 	name := x.some(m, x.dice(3) > 0)

@@ -44,8 +44,9 @@ var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
 	MinConnectTimeout: dialTimeout,
 })
 
-// Dial creates an etcd client. It returns an error if a file cannot be read. If etcd does not respond, Dial returns an
-// error only with a Username, because it then requests a token from etcd.
+// Dial creates an etcd client. It returns an error if the configuration is invalid or a file cannot be read. Without
+// a Username, it does not wait for a response from etcd. With one, it requests a token, and returns an error if etcd
+// does not respond.
 func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	c := clientv3.Config{
 		Endpoints:            cfg.Endpoints,

@@ -332,7 +332,7 @@ func (c *MemberConfig) embed() *embed.Config {
 
 func (c *MemberConfig) members() []string { return slices.Sorted(maps.Keys(c.Cluster)) }
 
-// Ready returns nil if the member serves requests, which it proves by a successful read through the leader.
+// Ready returns nil if the member serves requests. To find out, it makes a read that goes through the leader.
 func (m *Member) Ready(ctx context.Context) error {
 	select {
 	case <-m.etcd.Server.ReadyNotify():

@@ -64,7 +64,7 @@ func (c *MemberConfig) refuseForeign() error {
 		return err
 	}
 	if c.Mount != "" && c.Snapshots.Dir != "" {
-		return refuseOthers(c.Snapshots.Dir, nil) // the snapshots may be all that is left of an earlier etcd
+		return refuseOthers(c.Snapshots.Dir, nil) // old snapshots may be the only copy of an earlier etcd's data
 	}
 	return nil
 }

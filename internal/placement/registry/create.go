@@ -63,7 +63,7 @@ func (s *Store) within(ctx context.Context, bounds []placement.Bound) (out rider
 }
 
 // countOps returns two operations that together count the groups whose names begin with a prefix. The function
-// counted computes the number from the results of both.
+// counted computes the number from the results of the two operations.
 func (k keys) countOps(prefix string) []clientv3.Op {
 	return []clientv3.Op{
 		clientv3.OpGet(k.prefix+groupsKey+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()),

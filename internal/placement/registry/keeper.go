@@ -56,7 +56,7 @@ type keeper struct {
 
 	groups  map[string]naming
 	targets map[string]naming
-	// wakes maps each group, and each shard in it, to the revision of the wake key.
+	// wakes holds the revisions of the wake keys, by group and then by shard.
 	wakes   map[string]map[string]int64
 	written int // number of missing wake keys that this keeper has written
 }

@@ -81,7 +81,7 @@ func (s *Store) MayRegister(ctx context.Context, shard placement.Shard) (registe
 	return registered, nil
 }
 
-// registration registers one shard process. It is not safe for concurrent use.
+// registration keeps one shard process registered. It is not safe for concurrent use.
 type registration struct {
 	keys
 

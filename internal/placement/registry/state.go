@@ -12,12 +12,12 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// state is the mutable copy of etcd's content. Views get copies of its maps, and a new copy is made only if something
-// in that map has changed.
+// state is the mutable copy of etcd's content. Views get copies of its maps. A map is copied again only if something
+// in it has changed.
 type state struct {
 	revision     int64 // revision of the listing, or of the latest change since then
 	looked       int64 // revision of etcd at the last check
-	metaRevision int64 // revision of the latest change of meta; 0 if meta does not exist
+	metaRevision int64 // revision of the latest change to meta; 0 if meta does not exist
 	hasMeta      bool
 	content      int64   // see Mark.Content
 	contentKey   string  // see Mark.ContentKey
@@ -37,7 +37,7 @@ type state struct {
 	news         bool                          // a view must be sent although the epoch has not changed
 }
 
-// changedParts says which parts of a state have changed since the last call of publish.
+// changedParts says which parts of a state have changed since the last call to publish.
 type changedParts struct{ shards, groups, targets, states, unusable bool }
 
 // wroteAt is a key and the revision at which it was written. The revision is 0 if the key does not exist.
@@ -65,7 +65,7 @@ func (st *state) mark() placement.Mark {
 	}
 }
 
-// wrote records that a key that is never deleted was written.
+// wrote records a write of a key that is never deleted.
 func (st *state) wrote(name string, revision int64) {
 	if revision > st.content {
 		st.content, st.contentKey = revision, name

@@ -157,9 +157,9 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	}
 }
 
-// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks the case that replicas of a deleted group are left over while
-// a new group has the same name. The placement must contain the new group and the rest of the store. If both groups
-// may still hold records, Rebuild must fail.
+// TestRebuildLeavesOutWhatIsLeftOfADeletedGroup checks that a rebuild copes with replicas of a deleted group that are
+// left over while a new group has the same name. The placement must contain the new group and the rest of the store.
+// If both groups may still hold records, Rebuild must fail.
 func TestRebuildLeavesOutWhatIsLeftOfADeletedGroup(t *testing.T) {
 	store, deleted, now := uuid.New(), uuid.New(), uuid.New()
 	abc := []uint64{1, 3, 5}

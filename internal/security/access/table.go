@@ -121,8 +121,8 @@ func CompileText(text []byte) (*Compiled, error) {
 
 // ParseNext reads a table that is going to replace another one. The argument before is the version of the table to be
 // replaced, or 0 if there is none, and the version in text must be the same. In the result, the version is higher by
-// one. ParseNext leaves the validation of the table's content to Encode. Otherwise it returns the same errors as
-// ParseTable.
+// one. ParseNext leaves the validation of the table's content to Encode. Apart from that, it returns the same errors
+// as ParseTable.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {

@@ -208,7 +208,7 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	return made, out, nil
 }
 
-// unexpected is the error for a peer that has a different identity than expected.
+// unexpected is the error for a peer whose identity is not the expected one.
 type unexpected struct{ error }
 
 // Unwrap returns the error that Expect returned.

@@ -250,8 +250,8 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	}
 }
 
-// TestTakingBackAnAddressIsTriedAgain checks the case that the kernel does not accept the filter without an address
-// that is no longer to be dropped. The Guard must try again, and must log the problem once.
+// TestTakingBackAnAddressIsTriedAgain checks what happens if an address is no longer to be dropped, but the kernel
+// does not accept the filter without it. The Guard must try again, and must log the problem once.
 func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	var logged strings.Builder
 	d := newDropping(slog.New(slog.NewTextHandler(&logged, nil)))

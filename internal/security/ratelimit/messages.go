@@ -242,8 +242,8 @@ func (m *messages) look() {
 	m.mu.Lock()
 	late, first := false, time.Time{}
 	for _, s := range m.streams {
-		// If a client has used up its window, it cannot send the rest of its message until the server has read something.
-		// It must not be punished for that.
+		// A client that has used up its window cannot send the rest of its message until the server has read something. The
+		// client must not be punished for that.
 		if s.ended || s.message == 0 && s.first < firstBytesMin || s.unread > StreamWindow/2 {
 			continue
 		}

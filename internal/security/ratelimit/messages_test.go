@@ -450,7 +450,7 @@ func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
 	})
 }
 
-// strangers are the credentials of a server that never identifies callers by the handshake.
+// strangers are the credentials of a server that never identifies callers during the handshake.
 type strangers struct {
 	credentials.TransportCredentials
 }
@@ -470,8 +470,8 @@ func (s strangers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 
 func nobody(credentials.AuthInfo) bool { return false }
 
-// TestWhoIsNotKnownHoldsLittle checks that a connection may hold only little memory until a call on it is admitted,
-// and that the number of such connections is limited.
+// TestWhoIsNotKnownHoldsLittle checks that a connection may hold only a small amount of memory until a call on it is
+// admitted, and that the number of such connections is limited.
 func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, Known: nobody})
@@ -641,8 +641,8 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 
 // TestWhoIsNotKnownIsReadAsItIsAnswered checks how far the server reads ahead. If the caller is not known, the server
 // reads only a few calls more than it has answered, because gRPC keeps each call until its response is written. If
-// the caller is known, or cannot be known yet, the server reads further calls, because the messages of earlier ones
-// may still have to arrive.
+// the caller is known, or cannot be identified yet, the server reads further calls, because the messages of earlier
+// ones may still have to arrive.
 func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
 	for name, decided := range map[string]func(*Calls){"admitted": (*Calls).Admit, "undecided": (*Calls).Undecided} {
 		t.Run(name, func(t *testing.T) { readAsAnswered(t, decided) })

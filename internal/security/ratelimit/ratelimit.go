@@ -73,7 +73,8 @@ type Config struct {
 	// that are exempt. The default is 256 MiB.
 	HeldBytesMax int64
 	// Known reports whether the handshake has identified a peer as a caller of the store. A connection from any other
-	// peer may hold only little memory until Calls.Admit is called. If Known is nil, all peers count as known.
+	// peer may hold only a small amount of memory until Calls.Admit is called. If Known is nil, all peers count as
+	// known.
 	Known func(credentials.AuthInfo) bool
 	// Exempt reports whether the server must never read slowly from a peer, because that peer forwards the calls of many
 	// callers. If Exempt is nil, there is no such peer.

@@ -173,8 +173,8 @@ func (halfOpen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return raw, nil, err
 }
 
-// TestTheOldestHandshakesAreDropped checks the case that an address begins too many handshakes. The oldest handshakes
-// must be closed, and the newest one, which may be honest, must continue.
+// TestTheOldestHandshakesAreDropped checks what happens if an address begins too many handshakes. The oldest
+// handshakes must be closed, and the newest one, which may be honest, must continue.
 func TestTheOldestHandshakesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})

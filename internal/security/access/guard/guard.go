@@ -102,8 +102,8 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// The signing key is read again and again. The interval is keyRetry until the key is known, and keyAgain afterwards.
-// The key has to be read even then, because it changes if etcd is rebuilt.
+// The signing key is read repeatedly. The interval is keyRetry until the key is known, and keyAgain afterwards. The
+// key has to be read even then, because it changes if etcd is rebuilt.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute
