@@ -46,8 +46,8 @@ func (c *cluster) remoteSource(t *bubble) *remote.Source {
 	return s
 }
 
-// TestAStoreIsArchivedOverTheWire runs an archiver that archives a store with three shards over gRPC. The archiver
-// begins with the files of each group, and continues after a failover.
+// TestAStoreIsArchivedOverTheWire runs an archiver that reads a store with three shards over gRPC and archives it.
+// The archiver begins with the files of each group, and continues after a failover.
 func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -59,8 +59,8 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 		hit(format.ManifestName, 0, make([]byte, 64<<10))
 		return
 	}
-	// If the machine is slow, the shard may have had time to write a part of the hint. A load that uses this part would
-	// not read the damaged bytes.
+	// If the machine is slow, the shard may have had time to write a part of the hint file, and a load that uses this
+	// part would not read the damaged bytes. Therefore the file is removed.
 	if err := disk.Remove(path.Join(dir, format.ActiveHintName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}

@@ -69,8 +69,8 @@ func TestStopHandsTheLeadOver(t *testing.T) {
 	sv := a.served(0)
 	c.eventually("a leads", func() bool { return sv.Replica().Status().Leader })
 	a.stop()
-	// If the machine is busy, shard a may have lost the leadership before it was stopped. In that case, shard b is the
-	// leader.
+	// If the machine is busy, the shard named a may have lost the leadership before it was stopped. In that case, shard
+	// b is the leader.
 	if st := sv.Replica().Status(); !log.has("handed the lead over") && (st.LeaderID == 0 || st.LeaderID == sv.RaftID) {
 		t.Errorf("a has kept the lead, and offered it to nobody: %+v", st)
 	}

@@ -93,7 +93,7 @@ func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
 	}
 	deleted := placement.Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)}
-	// wakeOps deletes the members' wake keys. The deletion of a wake key notifies its shard just as a write does.
+	// wakeOps deletes the members' wake keys. The deletion of a wake key notifies the shard just as a write does.
 	ops := append(s.wakeOps(g.Name, there.concerned(), nil), s.opPut(groupsKey+g.Name, deleted),
 		s.opPut(targetsKey+g.Name, placement.Target{Group: g.Name}), clientv3.OpPut(s.prefix+deletedKey+g.Name, ""))
 	answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()

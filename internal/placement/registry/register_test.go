@@ -195,8 +195,8 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	}
 }
 
-// If a process runs on a copy of a live shard's volume, it has a later generation than that shard, just as a
-// restarted shard does. RegisterShard must refuse it nevertheless.
+// A process that runs on a copy of a live shard's volume has a later generation than that shard, just as a restarted
+// shard has. RegisterShard must refuse the process nevertheless.
 func TestRegisterShardRefusesACopyOfALiveVolume(t *testing.T) {
 	synctest.Test(t, registerShardRefusesACopyOfALiveVolume)
 }

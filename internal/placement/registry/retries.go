@@ -23,7 +23,7 @@ func retries() *backoff.Tries {
 	return &backoff.Tries{Doubling: backoff.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }
 
-// startPatience limits for how long Patiently retries.
+// startPatience limits how long Patiently retries.
 const startPatience = time.Minute
 
 // Patiently runs the etcd requests that a starting shard depends on. If they fail with an error for which IsPassing

@@ -68,8 +68,8 @@ var oddValues = []struct{ name, value string }{
 	{"weights/s1/0000", `{"shard":"s1","groups":{"0":{"uuid":"01000000-0000-0000-0000-000000000000","bytes":-5}}}`},
 }
 
-// TestOneOddKeyIsLeftOutAndNamed checks that, whichever key has an invalid value, a listing contains all other keys,
-// and names the invalid one together with the reason. The test takes 0.1 s of CPU time.
+// TestOneOddKeyIsLeftOutAndNamed makes the value of one key after another invalid. In each case, a listing must
+// contain all other keys, and must name the invalid one together with the reason. The test takes 0.1 s of CPU time.
 func TestOneOddKeyIsLeftOutAndNamed(t *testing.T) {
 	for _, odd := range oddValues {
 		t.Run(odd.name+"="+odd.value, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 // A shard watches only keys that concern it (ADR 27). For this purpose, a process that writes a group or its target
 // also writes an empty key wakes/SHARD/GROUP, in the same transaction, for each shard that the group or the target
-// names. For a shard that neither of them names any longer, it deletes that key. The change of such a wake key only
+// names. For a shard that neither of them names any longer, it deletes that key. A change to such a wake key only
 // tells the shard to look again, because the true state is in the keys of the group and its target. Older versions of
 // Sheaf do not write wake keys, so the keeper (keeper.go) writes them instead.
 

@@ -21,10 +21,10 @@ import (
 // into one process.
 const watchersPerConnection = 25
 
-// TestWritesToManyWatchers writes each of many groups once while equally many watchers listen. In the first run, each
-// watcher watches all groups and only counts the responses. In the second run, the watchers are shards that follow
-// only their own groups. The test uses a real etcd and real time, and logs how long it takes until each watcher has
-// received its changes. SHEAF_WATCHERS=1000 corresponds to a large store.
+// TestWritesToManyWatchers writes many groups, each of them once, while an equal number of watchers listen. In the
+// first run, each watcher watches all groups and only counts the responses. In the second run, the watchers are
+// shards that follow only their own groups. The test uses a real etcd and real time, and logs how long it takes until
+// each watcher has received its changes. SHEAF_WATCHERS=1000 corresponds to a large store.
 func TestWritesToManyWatchers(t *testing.T) {
 	n := 40
 	if words := os.Getenv("SHEAF_WATCHERS"); words != "" {

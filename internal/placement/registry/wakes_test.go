@@ -130,8 +130,8 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// A shard creates the folder of a group that is already on another shard. The views of the first shard must then
-// contain the group, although nothing notifies that shard.
+// A shard creates the folder of a group that is on a different shard. From then on, the views of the shard with the
+// folder must contain the group, although nothing notifies that shard.
 func TestAShardIsInformedOfAGroupWhoseFolderItHas(t *testing.T) {
 	synctest.Test(t, aShardIsInformedOfAGroupWhoseFolderItHas)
 }

@@ -77,7 +77,7 @@ func correct(g, old placement.Group, target placement.Target, copies int) (Corre
 		return Correction{}, false
 	}
 	if same {
-		// etcd may still name the shard of a member that did not respond, even though its state is older.
+		// etcd may still name the shard of a member that did not respond, even though etcd's state is older.
 		g.Members = slices.Clone(g.Members)
 		for i, m := range g.Members {
 			if was := slices.IndexFunc(old.Members, func(o placement.Member) bool {

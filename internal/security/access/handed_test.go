@@ -28,7 +28,7 @@ var (
 		// A client sends this UUID so that no other group with the same name is deleted by mistake. It grants nothing,
 		// because the client may delete that other group as well.
 		"DeleteGroupRequest.group_uuid",
-		// The page token of such a list is the name after which the list continues. Whoever may call these lists may see
+		// The page token of such a list is the name after which the list continues. Whoever may make these calls may see
 		// all names.
 		"ListGroupsRequest.page_token", "ListShardsRequest.page_token", "PlanMovesRequest.page_token",
 	}

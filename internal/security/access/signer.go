@@ -35,7 +35,7 @@ func NewSigner(key []byte) (*Signer, error) {
 }
 
 // A signed value consists of the format (1 byte), the id of the key (8), the expiry as Unix time in seconds, or 0 for
-// never (8), the MAC (16), and the value itself. Numbers are little-endian. The MAC is the beginning of an
+// never (8), the MAC (16), and the value itself. Numbers are little-endian. The MAC is the first 16 bytes of an
 // HMAC-SHA256 over a label, the expiry, the length of the caller's name, that name, and the value. Values that are
 // not signed begin with format 1.
 const (

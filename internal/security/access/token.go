@@ -28,7 +28,7 @@ const (
 	callersKept   = 4096 // maximum number of callers in a CallerCache
 	rsaBitsMin    = 2048
 	accountPrefix = "system:serviceaccount:"
-	// expiryMax limits for how long a verified token is accepted without being verified again. It applies even to tokens
+	// expiryMax limits how long a verified token is accepted without being verified again. It applies even to tokens
 	// that expire later, because the key of a token may be withdrawn.
 	expiryMax = 24 * time.Hour
 )

@@ -39,7 +39,7 @@ func (s *Source) Own(role identity.Role, name string) Expect {
 type AuthInfo struct {
 	credentials.TLSInfo
 	Peer  identity.Identity // zero if the peer has presented no certificate
-	Plain bool              // whether the connection has no TLS, which the mode then allows
+	Plain bool              // whether the connection has no TLS, because the mode allows that
 	calls *ratelimit.Calls  // nil on the client's side of the connection
 }
 

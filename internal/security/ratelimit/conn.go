@@ -81,8 +81,8 @@ func (c *conn) holdsTooMuch() error {
 	if c.guard.held.Load() > c.guard.cfg.HeldBytesMax {
 		c.guard.shed()
 	}
-	// The memory of open calls is deducted, because unknownBytesMax applies only to messages. The number of open calls
-	// has a limit of its own.
+	// The memory of open calls is subtracted here, because unknownBytesMax applies only to messages. The number of open
+	// calls has a limit of its own.
 	if c.messages.bytes.Load() <= unknownBytesMax || c.calls.admitted.Load() ||
 		c.messages.calls.others() <= unknownBytesMax {
 		return nil

@@ -29,7 +29,7 @@ const (
 // server would spend about 40 µs on accepting and closing each of them. The filter is attached to the listener's
 // socket. It needs no privileges, and disappears together with the socket. dropping is safe for concurrent use.
 type dropping struct {
-	lasts  time.Duration // for how long an address is dropped; longer in tests
+	lasts  time.Duration // how long an address is dropped; longer in tests
 	attach func(fd int, program []unix.SockFilter) error
 	logger *slog.Logger
 

@@ -279,7 +279,7 @@ func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	d.mu.Lock()
 	d.lasts = time.Millisecond
 	d.mu.Unlock()
-	d.end(who) // the first attempt fails, and end then repeats it by itself
+	d.end(who) // the first attempt fails, and end then makes another one by itself
 	if _, err := dial(t, to, loud, whenever); err != nil {
 		t.Error(err)
 	}

@@ -339,8 +339,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	if err := begin(minute, "/sheaf.record.v1.RecordService/Nothing"); !errors.Is(err, errNoMethod) {
 		t.Errorf("a method that nobody may call: %v", err)
 	}
-	// If the caller is permitted, the call waits for its message. When the message has arrived, the decision is made
-	// again.
+	// If the caller is permitted, the call waits for its message. When the message has arrived, the Guard decides again.
 	ctx, cancel := context.WithTimeout(as(t, "client/c"), 100*time.Millisecond)
 	defer cancel()
 	if err := begin(ctx, get); status.Code(err) != codes.DeadlineExceeded {
