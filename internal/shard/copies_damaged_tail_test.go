@@ -121,7 +121,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 	return entry, state, size
 }
 
-// tails returns how many damaged tails with an outcome the metric has counted.
+// tails returns the number of damaged tails that the metric has counted with the given outcome.
 func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := metrics.Gather()

@@ -106,7 +106,7 @@ func (p *person) live(ctx context.Context) {
 			p.read(r)
 		}
 		p.calls++
-		time.Sleep(time.Duration(p.random.IntN(300)) * time.Millisecond) // calls themselves take hardly any virtual time
+		time.Sleep(time.Duration(p.random.IntN(300)) * time.Millisecond) // hardly any virtual time would pass otherwise
 	}
 }
 

@@ -152,8 +152,8 @@ var rowsOfTransactions = []row{
 			_, err := e.client.Txn(e.ctx).Then(e.opPut("a", "2"), c.op).Commit()
 			e.isError(what, err, c.want)
 		}
-		// The nested transaction has no conditions. Therefore its else branch, in which the lease does not exist, is not
-		// executed.
+		// The nested transaction has no conditions. Therefore its else branch, which names a lease that does not exist, is
+		// not executed.
 		e.txn(e.opPut("a", "3"), clientv3.OpTxn(nil, nil, []clientv3.Op{e.opPut("b", "", clientv3.WithLease(77))}))
 		is(e, "the key", e.found(e.get("", clientv3.WithPrefix())), "a=3")
 		is(e, "the revision", e.revision(), before+1)

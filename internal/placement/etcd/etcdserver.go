@@ -92,8 +92,8 @@ func config(dir string) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Clean(dir)
 	cfg.Name = "sheaf"
-	// Only the last message of an embedded etcd is logged. It is needed because a failure of etcd, for example of its
-	// disk, ends the whole process. All other messages are discarded.
+	// Only the last message of an embedded etcd is logged, and all others are discarded. If etcd fails, for example
+	// because its disk fails, it ends the whole process, and this message is the only one that gives the reason.
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&zapCore{logger: slog.New(slog.DiscardHandler),
 		last: func(entry zapcore.Entry, fields map[string]any) {
 			slog.Error("the etcd in this process ends the process: see that its folder can be written, that its disk is well "+

@@ -100,9 +100,9 @@ func (s *Store) registration(shard placement.Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first makes the first registration by a call of the method once. As long as etcd is too slow, it repeats the call.
-// If an attempt gets no response, it may still have written the registration. Such a registration belongs to this
-// process, and does not prevent the next attempt.
+// first makes the first registration. As long as etcd is too slow, it tries again. If an attempt gets no response, it
+// may still have written the registration. Such a registration belongs to this process, and does not prevent the next
+// attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, r.logger, func(ctx context.Context) error {
 		lease, err = r.once(ctx)

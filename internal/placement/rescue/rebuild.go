@@ -82,8 +82,8 @@ type Rebuilt struct {
 }
 
 // Rebuild derives a store's placement from the contents of its volumes. It is a pure function. If no volume records
-// the store's properties, Rebuild uses those in given, which may otherwise be nil. If the volumes contradict each
-// other, Rebuild returns an error that describes the contradiction.
+// the store's properties, Rebuild uses those in given. If a volume records them, given may be nil. If the volumes
+// contradict each other, Rebuild returns an error that describes the contradiction.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
