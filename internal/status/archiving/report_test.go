@@ -16,7 +16,7 @@ func TestOnlyAcknowledgedObjectsMakeAnArchiveCurrent(t *testing.T) {
 		"first copies": {Report{State: Archiving, Waiting: 3}, Behind, "the first copy of 3 groups is not complete"},
 		"current": {Report{State: Archiving, LagSeconds: seconds(4.2), IntervalSeconds: 10}, Current,
 			"archived 4 s ago"},
-		// A bucket that fails does not put an archive behind until enough time has passed.
+		// An archive still counts as current for some time after its bucket has begun to fail.
 		"trouble alone": {Report{State: Archiving, LagSeconds: seconds(59), IntervalSeconds: 10,
 			Trouble: &Trouble{Reason: "Away"}}, Current, "archived 59 s ago"},
 		// An archive is not current merely because a process runs without trouble.

@@ -90,9 +90,9 @@ func named(names []string) string {
 	return "groups " + units.Some(names, groupsNamed)
 }
 
-// Problems returns the findings with the severity Problem as strings. Each string begins with the finding's place,
-// unless that place equals here. A process that reports about itself passes its own place as here, so that the strings
-// omit it.
+// Problems returns the findings with the severity Problem as strings. Each string begins with the place of the
+// finding, unless it is the place that is passed as here. A process that reports about itself passes its own place,
+// so that the strings omit it.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]
@@ -119,8 +119,8 @@ type List struct {
 	names   []Finding             // keys of same, in the order of their first finding
 }
 
-// byHand returns do, which is a next step in which a person starts or stops processes. If an operator runs the
-// processes, it returns an empty string instead.
+// byHand returns the given next step, in which a person starts or stops processes. If an operator runs the processes,
+// it returns an empty string instead.
 func (f *List) byHand(do string) string {
 	if f.managed {
 		return ""

@@ -18,7 +18,7 @@ const supersededMin = 64 << 20
 // warning.
 const slowSyncsAgo = 10 * time.Minute
 
-// seconds returns a number of seconds as a duration, rounded to a multiple of the argument to.
+// seconds converts a number of seconds to a duration, and rounds it to a multiple of a unit.
 func seconds(s float64, to time.Duration) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(to)
 }

@@ -23,9 +23,9 @@ const (
 // s, and waits up to 2 s for the response.
 const EtcdSilentMin = 6 * time.Second
 
-// EtcdProblem returns a description of what is wrong with etcd, as seen by the calling process, and a next step. The
-// argument silent is the time since etcd last responded, and held is the reason why the process ignores the contents
-// of etcd. Both results are empty if nothing is wrong.
+// EtcdProblem returns a description of what is wrong with etcd, as seen by the calling process, and a next step. It
+// is given the time since etcd last responded (silent), and the reason why the process ignores the contents of etcd
+// (held), which is empty if it does not. Both results are empty if nothing is wrong.
 func EtcdProblem(silent time.Duration, held string) (text, do string) {
 	switch {
 	case silent >= EtcdSilentMin:
@@ -45,8 +45,8 @@ type Facts struct {
 	Loading    bool
 	Load       *recordv1.Load
 	Groups     int      // number of groups that should serve
-	Shards     int      // true if only the routes are known, but not whether the groups serve
-	Routes     bool     // true if only the routes are known, and not whether the groups serve
+	Shards     int      // number of shards that hold the groups; 0 if only the reporting shard does
+	Routes     bool     // whether only the routes of the groups are known, and not whether the groups serve
 	And        string   // text at the end of the sentence if all groups serve
 	Failed     []string // names of groups that are not served
 	FailedWhy  string   // reason for the first failed group whose reason is known
