@@ -20,7 +20,7 @@ var absurd = []uint64{
 	math.MaxUint64,
 }
 
-// absurdFields has, for each number in a manifest, a function that sets it.
+// absurdFields contains, for each number in a manifest, a function that sets this number.
 var absurdFields = map[string]func(m *format.Manifest, v uint64){
 	"sequence":          func(m *format.Manifest, v uint64) { m.Sequence = v },
 	"compacted through": func(m *format.Manifest, v uint64) { m.CompactedThrough = v },

@@ -86,7 +86,8 @@ func (a *activeFile) awaitSync() error {
 	return err
 }
 
-// dataEnd returns a file's size, and the offset at which its data ends. That offset is never below from.
+// dataEnd returns a file's size, and the offset at which its data ends. It searches for the end only after the offset
+// that is passed as from.
 func dataEnd(f vfs.File, from int64) (size, end int64, err error) {
 	if size, err = f.Size(); err != nil || from >= size {
 		return size, size, err

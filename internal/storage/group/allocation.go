@@ -101,7 +101,7 @@ type zerosAhead struct {
 }
 
 // zeros must be called before the bytes from begin to end are synced. It writes zeros after these bytes if that is
-// worthwhile. The number of zeros is at most aheadMin, or the size of the segment's content divided by the field share,
+// worthwhile. The number of zeros is at most aheadMin, or the size of the segment's content divided by share,
 // whichever is greater. The zeros are not part of the log, so an error only makes later writes slower.
 func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {

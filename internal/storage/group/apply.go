@@ -13,9 +13,9 @@ import (
 // take it.
 const applyChunk = 256
 
-// Apply makes all entries up to the index through visible. The caller guarantees that these entries are committed.
-// When Apply returns, the group's record index includes them. If each is not nil, Apply calls it for every entry, in
-// order. The function each must not change the log.
+// Apply applies all entries up to the given index, so that readers see them. The caller guarantees that these entries
+// are committed. When Apply returns, the group's record index includes them. If each is not nil, Apply calls it for
+// every entry, in order. This function must not change the log.
 func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -123,8 +123,8 @@ func (a *ages) note(index uint64) {
 	a.marks = append(a.marks, ageMark{index, now})
 }
 
-// through returns the greatest index up to which all entries were applied at least the duration age ago. It returns 0
-// if no such index is known.
+// through returns the greatest index up to which all entries were applied at least the given time ago. It returns 0 if
+// no such index is known.
 func (a *ages) through(age time.Duration) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

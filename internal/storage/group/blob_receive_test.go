@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// follower returns a new log that was installed from d's log, with everything up to d's applied index.
+// follower installs d's log as a new log, which contains everything up to d's applied index, and returns the new log.
 func follower(t *testing.T, d *logDriver) *Log {
 	t.Helper()
 	opts := joinerOptions(d.opts, vfstest.NewMem())

@@ -126,8 +126,8 @@ func (b *blobSet) release() {
 	}
 }
 
-// pin records a reader of a blob, even if the blob is dropped. It may be called only during a hold. A call of the
-// method close ends what pin has begun.
+// pin records a reader of a blob, even if the blob is dropped. It may be called only during a hold. As with open, the
+// method close ends the reading.
 func (b *blobSet) pin(id uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -21,13 +21,13 @@ type ChangesOptions struct {
 	BytesMax   int64 // maximum number of bytes of data and attributes
 }
 
-// Changes reads the newest versions, including deletes, with an index above the argument after, in order of the index.
-// It skips superseded versions, and reads nothing above the applied index. It also returns the index up to which it has
-// read. The records are copies, so they do not pin a segment.
+// Changes reads the newest versions of records that were put or deleted after an index, in the order of their own
+// indexes. It skips superseded versions, and reads nothing above the applied index. It also returns the index up to
+// which it has read. The records are copies, so they do not pin a segment.
 //
-// Changes returns ErrCursorExpired if the changes above the argument after cannot be determined exactly. This is the
-// case if tombstones above it may be gone, if a loss above it was accepted, or if it is greater than all indexes of
-// this log. Changes returns *DamageError if the next change cannot be read.
+// Changes returns ErrCursorExpired if the changes after the given index cannot be determined exactly. This is the
+// case if tombstones above the index may be gone, if a loss above it was accepted, or if it is greater than all
+// indexes of this log. Changes returns *DamageError if the next change cannot be read.
 func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64,
 	err error) {
 	if err := l.enter(); err != nil {

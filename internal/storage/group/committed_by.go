@@ -19,8 +19,9 @@ type committed struct {
 	next int64
 }
 
-// committedBy determines the part of the log, up to the index applied, that was committed at or before a time in Unix
-// nanoseconds. It uses the greatest commit time of each segment, and reads some frames of at most one segment.
+// committedBy determines which part of the log was committed at or before a time in Unix nanoseconds. It considers
+// only the applied entries. It uses the greatest commit time of each segment, and reads some frames of at most one
+// segment.
 func (r *reader) committedBy(at int64, applied uint64) (committed, error) {
 	views := r.views(0, applied)
 	defer unpinAll(views)
