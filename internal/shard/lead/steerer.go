@@ -38,14 +38,14 @@ const (
 	handOverWait    = 50 * time.Millisecond // pause between two attempts to transfer the leaderships of all groups
 	leaveSilentWait = time.Second           // pause between two checks of the volume, and between two transfers
 	// leadRest is how long a new leader keeps the leadership even if the target prefers another leader. The preferred
-	// leader may be the previous one, which is about to stop but still registered.
+	// leader may be the previous one, which is about to stop but is still registered.
 	leadRest = 5 * time.Second
 	// groupsMovingMax is how many groups led by this shard may get copies on other shards at the same time. The limit
 	// leaves most of the disk and network capacity to calls.
 	groupsMovingMax = 4
 )
 
-// lookPauses are the pauses between two looks at a group whose change is unfinished.
+// lookPauses are the pauses between two examinations of a group whose change is unfinished.
 var lookPauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 2 * time.Second}
 
 // Options holds everything that a Steerer may use.
@@ -57,8 +57,8 @@ type Options struct {
 
 	// VolumeSilent reports whether this shard's volume has stopped answering.
 	VolumeSilent func() bool
-	// IsSilent reports whether a peer is known to be silent. When such a peer responds again, the Steerer looks at its
-	// groups.
+	// IsSilent reports whether a peer is known to be silent. When such a peer responds again, the Steerer examines the
+	// groups that have a member on the peer.
 	IsSilent func(shard string) bool
 	// MustNotLead reports whether a peer has asked not to lead groups, because of its disk.
 	MustNotLead func(shard string) bool
@@ -103,8 +103,8 @@ func (q *Steerer) Run(ctx context.Context) {
 	}
 }
 
-// look takes steps towards the target while this replica leads. It returns true if the group needs another look,
-// because a change is unfinished.
+// look examines a group, and takes steps towards the group's target while this replica leads. It returns true if the
+// group must be examined again, because a change is unfinished.
 func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -114,7 +114,7 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 	for range stepsAtOnce {
 		sv := g.Served()
 		if sv == nil && q.Replicas.Find(g.UUID) == nil {
-			q.forget(g) // a look that was running when the replica was removed may have recorded the group again
+			q.forget(g) // a look that began before the replica was removed may have recorded the group again
 		}
 		if sv == nil || ctx.Err() != nil {
 			return false
@@ -219,7 +219,7 @@ func (q *Steerer) step(
 	in.Known = slices.Collect(maps.Values(places))
 	in.Shards = shardsOf(state, in.Known)
 	if knownVoters(m.Conf, state.Members) >= q.Replicas.Meta().Copies && !q.mayMove(g, groupsMovingMax) {
-		in.LearnersMax = 0 // only a group that has all its copies must wait until other moves have finished
+		in.LearnersMax = 0 // the group has all its copies, so its move must wait until moves of other groups have finished
 	}
 	a := move.Decide(in)
 	if a.Kind == move.Nothing {
@@ -266,9 +266,9 @@ const reportTime = 3 * time.Second
 // mayStillReport reports whether a shard may still report a member whose location is missing in etcd. As long as this
 // is possible, the member must not be removed or replaced, because the group would lose an existing copy, and a group
 // of three could then not survive the loss of another one. It is possible as long as no registered shard could take
-// the member's place, and until a newly registered shard has had time to report its replicas. If comes is set,
-// because a new member is about to be added, the function considers every member without a location. Otherwise it
-// considers only the member with the given id.
+// the member's place, and until a newly registered shard has had time to report its replicas. If a new member is
+// about to be added (comes), the function considers every member without a location, and otherwise only the member
+// with the given id.
 func mayStillReport(g *memory, state replicas.Group, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // the target is complete without the member
@@ -344,7 +344,7 @@ func (q *Steerer) HoldEnded(g *replicas.Replica) (release func(), ok bool) {
 func (q *Steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Members, state placement.Group) error {
 	release, ok := q.HoldEnded(sv.Group)
 	if !ok {
-		return nil // a deletion is in progress, and requests another look when it ends
+		return nil // a deletion is in progress; when it ends, it requests another examination
 	}
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
@@ -361,7 +361,7 @@ func (q *Steerer) resume(ctx context.Context, sv *replicas.Served, m replica.Mem
 	sv.Group.NoteStored(stored)
 	err = sv.Replica().Resume(ctx, m.Term)
 	if errors.Is(err, replica.ErrNoLeader) || errors.Is(err, replica.ErrChanging) {
-		return nil // the next look decides how to continue
+		return nil // the next examination decides how to continue
 	}
 	return err
 }

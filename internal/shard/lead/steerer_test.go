@@ -94,8 +94,8 @@ func TestAReplacedReplicaKeepsNoPlace(t *testing.T) {
 	}
 }
 
-// While a group is being examined, its replica leaves the group. The look that is still running then reserves a place
-// for a move. The place must be released, so that other groups can use it.
+// While a group is being examined, its replica leaves the group. The examination continues, and reserves a place for
+// a move. The place must be released, so that other groups can use it.
 func TestAGroupThatLeavesDuringALookIsForgotten(t *testing.T) {
 	q := lone(nil)
 	g := q.Replicas.Add(uuid.New(), replicas.State{})
@@ -117,8 +117,8 @@ func TestAGroupThatLeavesDuringALookIsForgotten(t *testing.T) {
 	}
 }
 
-// A group waits for a new copy, but then its target changes back. The next look finds nothing to do, and must release
-// the place that the group had reserved for the move.
+// A group waits for a new copy, but then its target changes back. The next examination finds nothing to do, and must
+// release the place that was reserved for the group's move.
 func TestAFinishedLookReturnsThePlaceOfAMove(t *testing.T) {
 	q := lone(nil)
 	first, second := q.Replicas.Add(uuid.New(), replicas.State{}), q.Replicas.Add(uuid.New(), replicas.State{})
@@ -135,8 +135,8 @@ func TestAFinishedLookReturnsThePlaceOfAMove(t *testing.T) {
 	}
 }
 
-// A look that is requested while another look is running takes place after it, and an unfinished group is looked at
-// again.
+// If a group is to be examined while it is already being examined, a second examination follows the first one. If the
+// group is unfinished, it is examined again, too.
 func TestLooksFollow(t *testing.T) {
 	q := lone(nil)
 	g := q.Replicas.Add(uuid.New(), replicas.State{})
@@ -177,7 +177,7 @@ func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		since time.Time
-		come  string // if not empty, name of another shard that registers now
+		come  string // name of another shard that registers now; may be empty
 		id    uint64
 		wait  bool
 	}{

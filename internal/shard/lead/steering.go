@@ -10,31 +10,33 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// steering records which groups the Steerer is examining, and what it must remember about groups between two looks.
+// steering records which groups the Steerer is examining, and what it must remember about groups until it examines
+// them again.
 type steering struct {
 	list  sync.Mutex                 // guards the fields below
-	busy  map[*replicas.Replica]bool // replicas with a look in progress; true: another look was requested meanwhile
+	busy  map[*replicas.Replica]bool // replicas that are being examined; true: another examination was requested
 	waits map[*replicas.Replica]*steerWait
-	// The keys of moves and known are UUIDs of groups, because a new replica of a group may replace the old one.
-	moves map[uuid.UUID]struct{} // groups that are getting copies on other shards; all of them are in busy or in waits
+	// The keys of moves and known are UUIDs of groups, because a group's replica may be replaced by a new one.
+	moves map[uuid.UUID]struct{} // groups that are getting copies on other shards; the replica of each is in busy or waits
 	known map[uuid.UUID]*memory
 }
 
-// memory holds what the Steerer must remember about a group. Except for held, only the look at the group uses it.
+// memory holds what the Steerer must remember about a group. Except for the field held, it is used only while the
+// group is being examined.
 type memory struct {
 	held      atomic.Bool // see HoldEnded
 	changedAt time.Time   // time of the last membership change that this shard requested
 	term      uint64      // term in which this shard last led the group
 	since     time.Time   // time when term was first seen
-	// come lists the target shards that are registered but hold no member, with their volumes. The leader compares it
-	// with the current ones at each look.
+	// come lists the target shards that are registered but hold no member, each with its volume. Whenever the leader
+	// examines the group, it compares this list with the current one.
 	come      []string
 	comeSince time.Time // time when come was first seen
 }
 
 // steerWait describes the pause until the next look at an unfinished group.
 type steerWait struct {
-	looks int // number of looks since the last step
+	looks int // number of examinations since the last step
 	timer *time.Timer
 }
 
@@ -45,8 +47,8 @@ func newSteering() steering {
 	}
 }
 
-// take begins a look at each replica that has requested one, unless a look at it is in progress. It returns the
-// replicas to look at.
+// take begins to examine each replica for which this was requested, unless the replica is already being examined. It
+// returns the replicas to examine.
 func (q *steering) take(asked map[*replicas.Replica]struct{}) (due []*replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -59,9 +61,9 @@ func (q *steering) take(asked map[*replicas.Replica]struct{}) (due []*replicas.R
 	return due
 }
 
-// done ends the look at a group. If the group is unfinished, the next look follows after a pause, which grows each
-// time. The pause's jitter keeps the looks out of step with the ticks of Raft, because right after a tick a member that
-// is alive looks silent.
+// done ends the examination of a group. If the group is unfinished, it is examined again after a pause, which grows
+// each time. The pauses have jitter, so that the examinations do not coincide with the ticks of Raft: right after a
+// tick, a member that is alive looks silent.
 func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -86,7 +88,7 @@ func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	w.looks++
 }
 
-// Idle reports whether no look is in progress or planned.
+// Idle reports whether no group is being examined or waits to be examined again.
 func (q *steering) Idle() bool {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -119,7 +121,7 @@ func (q *steering) moved(g *replicas.Replica) {
 	delete(q.moves, g.UUID)
 }
 
-// memoryOf returns the facts that the Steerer keeps about a group.
+// memoryOf returns what the Steerer remembers about a group.
 func (q *steering) memoryOf(g *replicas.Replica) *memory {
 	q.list.Lock()
 	defer q.list.Unlock()

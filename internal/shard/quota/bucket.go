@@ -7,7 +7,7 @@ import "time"
 // debt is paid. It is not safe for concurrent use.
 type bucket struct {
 	rate   float64 // amount per second; 0 means no limit
-	holds  float64 // largest amount in the bucket
+	holds  float64 // capacity of the bucket
 	left   float64 // amount in the bucket; if negative, the bucket is in debt
 	filled time.Time
 }
@@ -15,8 +15,8 @@ type bucket struct {
 // burst is how long a bucket takes to fill.
 const burst = 500 * time.Millisecond
 
-// set sets the rate. The capacity is never less than least. The first call fills the bucket, and later calls keep its
-// content, even if that is a debt.
+// set sets the rate. The capacity does not fall below the minimum, which is passed as least. The first call fills the
+// bucket, and later calls keep its content, even if that is a debt.
 func (b *bucket) set(now time.Time, rate, least float64) {
 	first := b.rate == 0
 	b.fill(now)

@@ -14,13 +14,13 @@ import (
 // caller that retries refused calls in a loop cannot use up the CPU time that all tenants share.
 
 const (
-	// turnMost is the longest RetryAfter, unless the quota itself needs longer. It is also the longest time between two
-	// turns.
+	// turnMost is the longest time after which a refused caller is told to retry, unless the quota itself needs longer.
+	// It is also the longest time between two turns.
 	turnMost = time.Second
 	// lateMost is the longest wait of a call before it gets a response. lateMost is well below the limit for a slow call.
 	lateMost = 500 * time.Millisecond
-	// keptMost bounds the waiting calls from one tenant. Each uses a stream of its connection, and a gateway has two
-	// connections for all its callers.
+	// keptMost bounds how many calls of one tenant may wait. Each of them uses a stream of its connection, and a gateway
+	// has two connections for all its callers.
 	keptMost = 256
 	// keptOfAllMost bounds the waiting calls of all tenants on one shard. It is half of the streams that a connection
 	// has by default.
@@ -42,8 +42,8 @@ type late struct {
 // Begin begins a call. If it returns nil, the caller must call End. If a quota is exceeded, Begin normally refuses
 // the call immediately. A tenant that is refused more often than its rate is slowed down instead: the call waits for
 // its turn, and Begin then checks the quotas again. The wait lasts at most half a second, and at most half of the
-// time until ctx's deadline. The argument holds is the number of bytes of memory that the waiting call occupies.
-// Begin returns *Exceeded, ErrStopping, or ctx's error.
+// time until ctx's deadline. A call that waits occupies holds bytes of memory. Begin returns *Exceeded, ErrStopping,
+// or ctx's error.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
 	t.mu.Lock()
@@ -81,8 +81,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 }
 
 // turn assigns a turn to a call that a quota blocks, and returns the time until then. A turn always comes after all
-// turns that were assigned earlier. The argument needs is the delay that the quota itself requires. Called with mu
-// held.
+// turns that were assigned earlier. It is not earlier than the quota itself allows, which is after the time needs.
+// Called with mu held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)
 	switch {

@@ -157,8 +157,7 @@ const reportShare = 128
 // isWorth reports whether the computed share must be written. This is the case if a part of the ledger was
 // unreadable, if the number of groups or the wanted amount has changed, or if a shard is no longer registered. It is
 // also the case if the reported amount is old or far from the actual one. Finally, it is the case if the unused slack
-// is too small for a waiting write, or if the computed slack is more than twice, or at most half of, the unused
-// slack.
+// is too small for a waiting write, is less than half of the computed slack, or is at least twice as large.
 func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	if f.odd {
 		return true

@@ -362,7 +362,8 @@ func TestStoredQuotasHold(t *testing.T) {
 	}
 }
 
-// If etcd has granted no quota yet, a put's error gives that reason, and does not claim that the quota is used up.
+// If etcd has granted no quota yet, a put's error gives that as the reason, and does not claim that the quota is used
+// up.
 func TestARefusalSaysWhetherAnythingWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(access.Quotas{StoredBytes: 100, Records: 10}, 2, "x", "y")
@@ -405,7 +406,7 @@ func TestEtcdAway(t *testing.T) {
 
 // TestOddLedgersAreReplaced checks ledgers that contain unreadable or impossible values. Such values must not keep a
 // tenant from using its quota, and must not give it more than its quota. The method look returns an error that names
-// them, and writes the ledger without them.
+// these values, and writes the ledger without them.
 func TestOddLedgersAreReplaced(t *testing.T) {
 	const limit = 1000
 	for name, value := range map[string]string{
@@ -489,9 +490,9 @@ func (a Amount) within(other Amount) bool {
 	return min(a.Bytes, a.Records) >= 0 && a.Bytes <= other.Bytes && a.Records <= other.Records
 }
 
-// TestLedgersHold performs puts, looks, deletes, leadership transfers and shard stops in random order. The shards
-// together never store more than the quota or, if they stored more at the beginning, more than that amount. In the
-// end, all of the quota can be used.
+// TestLedgersHold performs puts, calls of look, deletes, leadership transfers and shard stops in random order. The
+// shards together never store more than the quota or, if they stored more at the beginning, more than that amount. In
+// the end, all of the quota can be used.
 func TestLedgersHold(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		const limit, records = 10_000, 100
@@ -513,8 +514,8 @@ func TestLedgersHold(t *testing.T) {
 				t.Fatalf("%+v are stored", sum)
 			}
 		}
-		// moving is true from a move until all shards have looked again. A share records only how many groups it covers. If
-		// one group were in two shares during that time, nobody would notice another group that is in no share.
+		// moving is true from a move until all shards have read the ledger again. A share records only how many groups it
+		// covers. If one group were in two shares during that time, nobody would notice another group that is in no share.
 		moving := true
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {

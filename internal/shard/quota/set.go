@@ -31,7 +31,7 @@ type Etcd interface {
 type Config struct {
 	Shard string // name of the shard that the Set belongs to
 	Etcd  Etcd
-	// Led calls the function tell for each group that this shard leads, with the amount of data in the group.
+	// Led calls tell for each group that this shard leads, with the amount of data in the group.
 	Led   func(tell func(group string, stored Amount))
 	Every time.Duration // time between two reads of the ledgers
 	// Now and Pause replace the system's clock in tests. If they are nil, the system's clock is used. Pause waits for
@@ -48,7 +48,7 @@ type Set struct {
 	closed  chan struct{}
 	closing sync.Once
 	taking  sync.Mutex
-	looked  longlock.Mutex // held by the method look, so that only one look runs at a time
+	looked  longlock.Mutex // held by the method look, so that only one call runs at a time
 	kept    atomic.Int64   // number of calls from all tenants that wait for their turn
 }
 
@@ -179,8 +179,7 @@ func (o *Of) Tenant() *Tenant {
 	return k.tenant
 }
 
-// Wake makes Run look at the ledgers soon, because groups have new leaders, or because a call waits for storage
-// quota.
+// Wake makes Run begin a round soon, because groups have new leaders, or because a call waits for storage quota.
 func (s *Set) Wake() {
 	select {
 	case s.woken <- struct{}{}:
@@ -189,15 +188,15 @@ func (s *Set) Wake() {
 }
 
 const (
-	// wakesApart is the shortest time between two looks.
+	// wakesApart is the shortest time between two rounds of Run.
 	wakesApart = 100 * time.Millisecond
-	// lookShare is a factor. A look at thousands of groups takes a noticeable amount of time, so the pause after each
-	// look is lookShare times as long as the look itself.
+	// lookShare is a factor. A round takes a noticeable amount of time if there are thousands of groups, so the pause
+	// after each round is lookShare times as long as the round itself.
 	lookShare = 20
 )
 
 // Run keeps this shard's limits up to date with the ledgers and with the groups that this shard leads, until ctx is
-// done. After each look, Run calls the function told with the look's error, or with nil if there is none.
+// done. After each round, Run calls told with the error of that round, or with nil if there is none.
 func (s *Set) Run(ctx context.Context, told func(error)) {
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
@@ -221,7 +220,7 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 	}
 }
 
-// lookTime bounds the time of one look.
+// lookTime bounds the duration of one round of Run.
 const lookTime = 5 * time.Second
 
 // look performs one round of Run. It measures the sizes of the groups that this shard leads, reads the ledgers, and
@@ -287,7 +286,7 @@ func (t *Tenant) beginMeasuring() *measured {
 	return m
 }
 
-// agedLooks is a factor: a shard writes its share after agedLooks times Config.Every even if little has changed.
+// agedLooks is a factor: after agedLooks times Config.Every, a shard writes its share even if little has changed.
 const agedLooks = 10
 
 // conflictsMax is how often writing a share is retried if other shards change the ledger between the read and the
@@ -315,7 +314,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 			limits: Amount{quotas.StoredBytes, quotas.Records}, odd: odd != nil,
 		}
 		// A shard that leads no group of the tenant gets the limits for one group, because calls may arrive before the next
-		// look.
+		// round.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
 		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
 			return err
@@ -348,7 +347,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 		}
 		found = again[0]
 	}
-	return nil // other shards keep changing the ledger, so the next look tries again
+	return nil // other shards keep changing the ledger, so the next round tries again
 }
 
 // gone returns the shards in a ledger that are not registered. It does not ask etcd if each group is in exactly one

@@ -50,7 +50,7 @@ func sum(a, b int64) int64 {
 
 func (a Amount) minus(b Amount) Amount { return Amount{a.Bytes - b.Bytes, a.Records - b.Records} }
 
-// each calls the function do for the bytes and for the records, and returns an Amount with the two results.
+// each calls do once for the bytes of amounts and once for their records, and returns an Amount with the two results.
 func each(do func(of func(Amount) int64) int64) Amount {
 	return Amount{do(func(a Amount) int64 { return a.Bytes }), do(func(a Amount) int64 { return a.Records })}
 }
@@ -236,9 +236,9 @@ func (t *Tenant) begun(now time.Time) {
 // heldMost is how many bytes of shared memory the waiting calls and messages of one tenant may hold.
 const heldMost = 16 << 20
 
-// Await does what Begin does, for a stream message, but waits if Begin would refuse. The argument holds is the number
-// of bytes of memory that the message takes while it waits. If waiting messages already hold too much, the message is
-// refused. Await returns *Exceeded, ErrStopping, or ctx's error.
+// Await does the same as Begin, but for a message of a stream. It waits whenever Begin would refuse. A message that
+// waits occupies holds bytes of memory. If the waiting messages already occupy too much, the message is refused.
+// Await returns *Exceeded, ErrStopping, or ctx's error.
 func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		quota, wait := t.blocked(now)
@@ -249,7 +249,8 @@ func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	})
 }
 
-// until calls the function try until no quota blocks the call. try is called with mu held.
+// until calls try again and again, with pauses, until no quota blocks the call any more. It holds mu during each call
+// of try.
 func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time) (access.Quota, time.Duration)) error {
 	for first := true; ; first = false {
 		wait, over, err := t.tried(first, holds, try)
@@ -268,8 +269,9 @@ func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time)
 	}
 }
 
-// tried calls the function try once. If first is set and the call must wait, tried counts the memory of the call. If
-// the quota of concurrent calls blocks the call, the channel over is closed when another call ends.
+// tried calls try once. If a quota blocks the call, it returns how long to wait before the next attempt. At the first
+// attempt, it also counts the memory of a call that must wait. If the blocking quota limits concurrent calls, the
+// returned channel is closed when another call ends.
 func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.Quota,
 	time.Duration)) (wait time.Duration, over chan struct{}, err error) {
 	now := t.set.now()
@@ -316,8 +318,8 @@ func (t *Tenant) Moved(n int64) {
 	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
-// Move does the same as Moved, but for a message of a stream, and it first waits until the rate allows the message.
-// The argument holds and the returned errors have the same meaning as for Await.
+// Move does the same as Moved, but for a message of a stream. It first waits until the rate allows the message, which
+// occupies holds bytes of memory meanwhile. It returns the same errors as Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
