@@ -75,19 +75,19 @@ type Compactor struct {
 
 	mu    sync.Mutex // guards the fields below
 	short bool       // a caller has found no space
-	asked int64      // if not nil, aborts the compaction in progress, which has a rate limit
+	asked int64      // the largest number of bytes above the reserve that a waiting caller needs
 	hurry func()     // aborts the compaction in progress if it has a rate limit; nil if there is none
 	// progress is closed when a compaction has freed space, or when a pass to free space has finished.
 	progress chan struct{}
 	passes   uint64 // number of finished passes to free space
-	// barren is the time when the last pass that freed nothing ended. It is reset to zero when a pass frees some space,
-	// and when more data can be freed than before.
+	// barren is when the last pass that freed nothing ended. It is reset to zero when a pass frees some space, or when
+	// more data can be freed than before.
 	barren time.Time
 }
 
 const (
-	// appliedAfter is the time between the sealing of a segment and the check of its group. In that time, the last
-	// entries of the segment are applied.
+	// appliedAfter is how long the Compactor waits between the sealing of a segment and the check of its group. By then,
+	// the last entries of the segment have been applied.
 	appliedAfter = 100 * time.Millisecond
 	// garbagePart is a divisor: when free space is low, a group is compacted only if at least its size divided by
 	// garbagePart is superseded.

@@ -42,8 +42,8 @@ type hold struct {
 	// here or that the leader reported. It is valid only if known is true.
 	last  uint64
 	known bool
-	// term is the last term in which this replica led the group and had read what all members last reported about the
-	// hold.
+	// term is the last term in which this replica, as the group's leader, looked up which holds all members had last
+	// reported.
 	term uint64
 }
 
@@ -101,7 +101,7 @@ func (h *Holds) change(sv *replicas.Served, do func(*hold)) {
 }
 
 // Leave records that an archiver's call has ended. If no other call follows a group, the last position that this call
-// gave for the group remains its hold.
+// reported for the group remains its hold.
 func (h *Holds) Leave(call any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -31,7 +31,7 @@ const (
 	lowPart     = 16
 )
 
-// WithSpace calls the function try, which needs space. If there is not enough space, it retries while space is being
+// WithSpace calls try, which needs space. If there is not enough, WithSpace calls try again while space is being
 // freed.
 func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	err := try()

@@ -69,7 +69,7 @@ type Options struct {
 	Stay bool
 	// Row returns a new row for the shard, with the values that are known before the shard serves.
 	Row      func() *recordv1.Shard
-	Registry prometheus.Registerer // metrics are not exported if it is nil
+	Registry prometheus.Registerer // if nil, no metrics are exported
 	Logger   *slog.Logger
 	// Start starts a shard on the volume, with its services on the server.
 	Start func(ctx context.Context, id Identity, server *Server) (Shard, error)
@@ -102,7 +102,7 @@ type Host struct {
 	fatal  chan error    // receives the error with which the host stopped by itself
 
 	mu       sync.Mutex
-	id       Identity // only its Wanted.Volume changes
+	id       Identity // never changes, except for Wanted.Volume
 	shard    Shard    // nil while nothing is served
 	held     *heldError
 	seen     inspected
@@ -137,7 +137,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	return h, nil
 }
 
-// deaf reports the error that made the server stop accepting connections.
+// deaf reports the error that has stopped the server from accepting connections.
 func (h *Host) deaf(err error) {
 	if shard := h.serving(); shard != nil {
 		shard.Problem("serving gRPC", err)
@@ -335,8 +335,7 @@ func etcdFails(err error) error {
 	return fmt.Errorf("%w: %w", errEtcd, err)
 }
 
-// guard watches over a shard that serves. It returns the reason when the shard must stop, or nil if the host is
-// stopped.
+// guard watches a shard that serves. It returns the reason when the shard must stop, or nil if the host is stopped.
 func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	tick := time.NewTicker(h.opts.Times.Guard)
 	defer tick.Stop()

@@ -257,7 +257,7 @@ func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 }
 
 // refusing returns the interceptor for calls that arrive while there is no session. If the service refuses such
-// calls, the returned interceptor passes on a handler that returns the error of refuse in place of the real one.
+// calls, the interceptor still runs, but its handler returns the error from refuse.
 func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	if to.refuse == nil {
 		return interceptor

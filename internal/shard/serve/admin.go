@@ -22,9 +22,9 @@ import (
 type Admin interface {
 	// Shard returns the row of this shard in ListShards.
 	Shard() *recordv1.Shard
-	// Groups returns the rows of the shard's replicas, sorted by group name. The rows begin after the name behind, and
-	// cover at most most names, or all names if most is 0. If only is not empty, Groups returns only the rows of the
-	// group with that name. The result more is true if further rows follow.
+	// Groups returns the rows of the shard's replicas, sorted by group name. It begins after the name that is passed as
+	// behind, and ends when it has the rows of as many names as most allows; 0 means no limit. If only is not empty,
+	// Groups returns only the rows of the group with that name. The result more is true if further rows follow.
 	Groups(only, behind string, most int) (rows []*recordv1.Group, more bool)
 	// Moves returns the copies that are being created on this shard, sorted by group. Groups with numeric names are
 	// sorted by number.

@@ -260,7 +260,7 @@ func (b *batchGet) transmit(out *recordv1.BatchGetResponse) error {
 	return nil
 }
 
-// one performs read number i, and fills in the item for the result.
+// one performs the read with the number i, and fills in the item for the result.
 func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if b.errs[i] != nil {
 		return b.errs[i]

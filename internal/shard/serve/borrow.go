@@ -56,7 +56,7 @@ func (p *putIn) Decode(data mem.BufferSlice) error {
 // putsIn is a received BatchPutRequest. All its puts are in one allocation.
 type putsIn struct {
 	borrowed
-	batch *recordv1.BatchPutRequest // has no puts if the message has more than BatchPutsMax
+	batch *recordv1.BatchPutRequest // without puts if the message has more than BatchPutsMax
 	n     int                       // number of puts in the message
 }
 
@@ -78,8 +78,8 @@ func (p *putsIn) Decode(data mem.BufferSlice) error {
 	})
 }
 
-// eachPut calls use for each put in an encoded BatchPutRequest, in order. It skips other fields, as every protobuf
-// decoder does.
+// eachPut calls the function use for each put in an encoded BatchPutRequest, in order. It skips other fields, as
+// every protobuf decoder does.
 func eachPut(encoded []byte, use func(put []byte) error) error {
 	for len(encoded) > 0 {
 		number, kind, n := protowire.ConsumeField(encoded)

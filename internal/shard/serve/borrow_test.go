@@ -29,7 +29,7 @@ func puts() []*recordv1.PutRequest {
 	}
 }
 
-// whole checks that a message is decoded in the same way as by protobuf, or refused if protobuf refuses it.
+// whole checks that decoding a message has the same result as with protobuf: either the same puts, or an error.
 func whole(t *testing.T, encoded []byte) {
 	t.Helper()
 	want, got := &recordv1.BatchPutRequest{}, &putsIn{batch: &recordv1.BatchPutRequest{}}

@@ -24,7 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// counted is a shard that counts the lookups in it. It panics if a method is called that it does not count.
+// counted is a shard that counts how often something is looked up in it. It panics if a call uses a method of
+// Replicas that counted does not define.
 type counted struct {
 	Replicas
 	looks atomic.Int64
@@ -44,7 +45,7 @@ func (c *counted) Groups() ([]string, bool) {
 
 func (c *counted) Known(name string) string { return name }
 
-// decided is the access of a call for which either everything is allowed or nothing.
+// decided is the access of a caller who may do either everything or nothing.
 type decided struct {
 	access.Call
 	may bool
@@ -65,7 +66,7 @@ func (decided) Sign(value []byte, _ time.Duration) []byte              { return 
 func (decided) Open(sealed []byte) ([]byte, error)                     { return sealed, nil }
 func (decided) Wrote(int, func(int) access.Written)                    {}
 
-// under is a stream with a replaced context.
+// under is a stream whose context was replaced by another one.
 type under struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -153,7 +154,7 @@ func askOne(t *testing.T, cc *grpc.ClientConn, method protoreflect.MethodDescrip
 	}
 	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
 	must.OK(t, err)
-	_ = stream.SendMsg(in) // RecvMsg returns the error if there is one
+	_ = stream.SendMsg(in) // if the stream has failed, RecvMsg returns the reason
 	_ = stream.CloseSend()
 	if err := stream.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
 		return status.Code(err)

@@ -284,7 +284,7 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	return at, groups, sc.take()
 }
 
-// group scans one group from the position at, and advances the position past the records that were sent.
+// group scans one group from a position, and advances the position past the records that were sent.
 func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
 	s := sc.server
 	if at.Through > 0 && at.After == at.Through {
@@ -351,7 +351,7 @@ func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error)
 	return nil
 }
 
-// read reads the group from the position at. If ended is true, it has reached the end of the group. Otherwise it has
+// read reads the group from a position. If ended is true, it has reached the end of the group. Otherwise it has
 // released the log early, because the caller does not take a message, or because other scans wait for their turn. The
 // next call then continues from the position.
 func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {

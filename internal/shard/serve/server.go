@@ -285,8 +285,8 @@ func newGauge(what string, limit int64) gauge {
 // the moment, it admits any amount, so that no caller is refused indefinitely.
 func (g *gauge) take(n int64) error { return g.Take(n, 0) }
 
-// Take implements message.Allowance. It does the same as the method take, for a caller that already holds the amount
-// have.
+// Take implements message.Allowance. It does the same as the method take, for a caller that already holds an amount,
+// which is passed as have.
 func (g *gauge) Take(n, have int64) error {
 	if used := g.used.Add(n); used > g.limit && used != have+n {
 		g.used.Add(-n)
@@ -316,8 +316,8 @@ const (
 	recordHeldBytes = 320
 )
 
-// answerSize returns an upper bound on the size of a record in an encoded response and, if the record has attributes,
-// in memory.
+// answerSize returns an upper bound on the size of a record in an encoded response. If the record has attributes, the
+// bound also covers the memory that the record takes.
 func answerSize(name string, rec *group.Record) int64 {
 	n := 128 + len(name) + len(rec.Data)
 	if len(rec.Attributes) > 0 {

@@ -16,8 +16,8 @@ import (
 // a refusal would abort the stream, and its caller would have to start it again. Such a message is refused only if the
 // waiting messages hold too much of the shared memory.
 
-// enter begins a call in a group; holds is the memory that the call holds, in bytes. If the returned tenant is not
-// nil, the caller must call leave.
+// enter begins a call in a group. The call occupies holds bytes of memory. If the returned tenant is not nil, the
+// caller must call leave.
 func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.Tenant, error) {
 	t := sv.Tenant()
 	if t == nil {
@@ -41,8 +41,8 @@ func leave(t *quota.Tenant, bytes int64) {
 // movedOf returns the number of bytes that reading a record charges to the quotas.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
-// pass waits until a stream message may move bytes, and counts them. The argument holds is the memory, in bytes, that
-// the stream holds while it waits. If the tenant is nil, nothing is counted.
+// pass waits until a stream message may move bytes, and counts them. While it waits, the stream occupies holds bytes
+// of memory. If the tenant is nil, nothing is counted.
 func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	if t == nil {
 		return nil
@@ -79,8 +79,8 @@ func (b *batchTenants) add(t *quota.Tenant) {
 	}
 }
 
-// enter waits until the message may be processed. holds is the memory, in bytes, that the message holds while it
-// waits. The caller must call leave even after an error.
+// enter waits until the message may be processed. While it waits, the message occupies holds bytes of memory. The
+// caller must call leave even after an error.
 func (b *batchTenants) enter(ctx context.Context, holds int64) error {
 	all := *b
 	slices.SortFunc(all, func(x, y *quota.Tenant) int { return cmp.Compare(x.Name(), y.Name()) })
