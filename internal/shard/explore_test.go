@@ -88,8 +88,8 @@ func (x *exploration) dice(n int) int {
 
 func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dice(int(most)))) }
 
-// await waits until the function is returns true. It gives up when the time limit x.patience has passed, or when a
-// violation is found.
+// await waits until the function is returns true. It gives up when x.patience has passed, or when a violation is
+// found.
 func (x *exploration) await(is func() bool) bool {
 	for end := time.Now().Add(x.patience); ; time.Sleep(50 * time.Millisecond) {
 		switch {
@@ -150,8 +150,8 @@ func (x *exploration) survival() vfstest.Survival {
 	return vfstest.Survival{Kind: vfstest.SurvivalKinds[x.dice(len(vfstest.SurvivalKinds))], Seed: uint64(x.dice(1 << 30))}
 }
 
-// aim gives a group a random target. If the argument must is not nil, the target contains that machine. The target
-// never contains the machine in the argument not. The first machine in the target should lead the group.
+// aim gives a group a random target. The target includes the machine that is passed as must, unless must is nil, and
+// never includes the machine that is passed as not. The first machine in the target should lead the group.
 func (x *exploration) aim(name string, must, not *machine) {
 	order := slices.Clone(x.machines)
 	x.mu.Lock()
@@ -180,8 +180,8 @@ func (x *exploration) isOn(m *machine, g placement.Group) bool {
 	return on
 }
 
-// some returns the name of a group. If member is true, the shard of m is a member of that group, and otherwise it is
-// not. If there is no such group, some returns an empty string.
+// some returns the name of a group of which the shard of m is a member or, if member is false, of which it is not a
+// member. It returns an empty string if there is no such group.
 func (x *exploration) some(m *machine, member bool) string {
 	var names []string
 	for name, g := range x.registry.now().Groups {
@@ -200,7 +200,7 @@ func (x *exploration) some(m *machine, member bool) string {
 type settings struct {
 	copies   int
 	named    bool     // whether the store has Named routing, so that groups are also deleted
-	faults   []string // names of the faults to cause; if empty, all kinds
+	faults   []string // names of the faults to cause; empty means all kinds
 	steps    int
 	patience time.Duration
 	off      rules.Off // rules that are switched off
@@ -331,8 +331,8 @@ func impossible(st *recordv1.ShardStatus) string {
 const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore " +
 	"-v (the goroutines' turns differ from run to run)"
 
-// exploreNumber returns the number in an environment variable. If the variable is empty, it returns the argument
-// otherwise.
+// exploreNumber returns the number in an environment variable. If the variable is empty, it returns the default,
+// which is passed as otherwise.
 func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)
 	if s == "" {
@@ -345,7 +345,7 @@ func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// usually returns the settings that are used for most seeds.
+// usually returns the settings that most seeds use.
 func usually(seed uint64) settings {
 	set := settings{copies: 3, named: seed%2 == 0, steps: 10, patience: 2 * time.Minute}
 	if seed%3 == 0 {

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// damage flips a bit in the middle of the given bytes. These must be in exactly one file of the group.
+// damage flips a bit in the middle of the given bytes, which must occur in exactly one file of the group.
 func (f *fixture) damage(groupName string, what []byte) {
 	f.t.Helper()
 	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[groupName].UUID.String())
@@ -229,7 +229,8 @@ func TestGroupThatCannotBeLoadedLeavesNeighboursAlone(t *testing.T) {
 	})
 }
 
-// TestRule10_FullDiskIsRefusedEarly fills an in-memory disk. TestSmallRealDisks fills a real file system.
+// TestRule10_FullDiskIsRefusedEarly uses an in-memory disk. TestSmallRealDisks runs the same test on a real file
+// system.
 func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { fullDiskIsRefusedEarly(t) })
@@ -239,7 +240,7 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	var ballast string
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, 96)
-		// The volume also contains files about which the shard knows nothing.
+		// The volume also contains files that do not belong to the shard.
 		must(t, c.FS.MkdirAll(filepath.Join(c.Dir, "lost+found")))
 		ballast = filepath.Join(c.Dir, "lost+found", "ballast")
 		vfstest.Write(t, c.FS, ballast, make([]byte, 24<<20))

@@ -46,8 +46,8 @@ func TestAWriteWithoutKnownSpaceIsRefusedForNow(t *testing.T) {
 	})
 }
 
-// inTheTrash fills a volume's trash with folders of replicas that have left their groups. The argument bytes is the
-// size of all folders together.
+// inTheTrash fills a volume's trash with folders of replicas that have left their groups. The total size of the
+// folders is given in bytes.
 func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	t.Helper()
 	for n := range folders {
@@ -98,7 +98,8 @@ func theTrashGoesWhereNothingIsCompacted(t testing.TB) {
 	f.putEach(40, 1_000_000)
 }
 
-// If a group moves to a volume with replicas in its trash, the space of the trash is freed for that group.
+// If a group moves to a volume that has replicas in its trash, these replicas are deleted, so that the group can use
+// their space.
 func TestAReturningGroupGetsTheSpaceOfTheTrash(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { aReturningGroupGetsTheSpaceOfTheTrash(t) })
@@ -129,7 +130,7 @@ func onASmallVolumeLessIsSuperseded(t testing.TB) {
 	// The volume is large enough that free space never becomes scarce in this test. Otherwise all groups would be
 	// compacted for that reason.
 	const volumeMiB = 384
-	// With the default settings, segments have 256 MiB, and 64 MiB of superseded data cause a compaction.
+	// With the default settings, a segment has 256 MiB, and a group is compacted when it has 64 MiB of superseded data.
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		smallDisk(t, c, volumeMiB)
 		c.SegmentBytes, c.Compaction = 0, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// While etcd is known to be rolled back, the leader of a group does not change the members of that group.
+// While the shards know that etcd was rolled back, the leader of a group does not change the group's members.
 func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -31,7 +31,8 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 		shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
 		registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
 		f.eventually("it is noticed", s.replicas.IsHeld)
-		// The first of these views has targets that the shard knew before etcd was rolled back.
+		// The shard first receives a view of an intact etcd, from which it learns the targets. In the view that follows,
+		// etcd is rolled back again.
 		before := s.replicas.View()
 		before.Targets, before.Shards, before.SetBack = targets, shards, ""
 		s.replicas.See(before)
@@ -47,7 +48,7 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// While etcd is known to be rolled back, a shard also does not take over groups from another shard.
+// While a shard knows that etcd was rolled back, it also does not take over groups from another shard.
 func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -42,10 +42,10 @@ type memRegistry struct {
 	seen     map[uuid.UUID]placement.VolumeRecord
 	down     bool                   // etcd does not respond
 	refuse   bool                   // writes to groups fail, and everything else works
-	puts     int                    // number of writes to groups and weights
+	puts     int                    // number of times that a group or weights were written
 	taken    bool                   // the registry acts as if another process had taken every shard name
 	asked    int                    // number of times a shard asked whether it may register
-	refused  map[string]func(error) // by shard name: called with the reason when a shard that is registered is refused
+	refused  map[string]func(error) // for each registered shard, by name: tells the shard that it is refused, and why
 	unmade   error                  // if not nil, Meta returns this error
 	silent   time.Duration          // time since etcd last responded
 	changed  func(placement.View)   // if not nil, called with each view
@@ -453,7 +453,7 @@ func (f *fixture) start() {
 	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
 }
 
-// ready waits until the shard has all groups whose target it is.
+// ready waits until the shard has all groups that have it in their target.
 func (f *fixture) ready() *fixture {
 	f.t.Helper()
 	f.eventually("all groups serve", func() bool {
@@ -530,7 +530,7 @@ func (f *fixture) get(id int64) *recordv1.Record {
 	return out.GetRecord()
 }
 
-// holds checks that the record's newest version has exactly this data.
+// holds checks that the newest version of the record has exactly the given data.
 func (f *fixture) holds(id int64, data []byte) {
 	f.t.Helper()
 	rec := f.get(id)
@@ -641,8 +641,8 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// data returns n bytes of test data that differ between records and between positions. They begin with the id in
-// decimal digits and "/".
+// data returns n bytes of test data, which begin with the record's id in decimal digits and "/". The data differ
+// between records, and between positions in a record.
 func data(id int64, n int) []byte {
 	b := make([]byte, 0, n+64)
 	b = append(strconv.AppendInt(b, id, 10), '/')

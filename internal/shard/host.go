@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// StartHost runs a shard while its volume may be served. While it may not, the Host reports the reason. StartHost
-// returns an error for an invalid configuration or an address in use.
+// StartHost starts a Host, which runs a shard as long as its volume may be served, and otherwise reports the reason.
+// StartHost returns an error if the configuration is invalid, or if an address is in use.
 func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 	cfg.setDefaults()
 	err := cfg.validate()
@@ -81,7 +81,7 @@ func (c *Config) dials() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(c.Dial)}
 }
 
-// row returns a row for this shard that contains only the values known from its configuration.
+// row returns the row of this shard, with only those values that are known from its configuration.
 func (c *Config) row() *recordv1.Shard {
 	return &recordv1.Shard{
 		Alive: true, Version: c.Version, Residency: c.Residency.String(), Medium: string(c.Medium),
@@ -148,7 +148,7 @@ func (f forHost) Ready() error {
 
 // setHealth sets the health of one group in the health service, under the name "group/NAME".
 func (s *Shard) setHealth(g *replicas.Replica, serving bool) {
-	if s.server != nil { // true if start has run
+	if s.server != nil { // nil until start has run
 		s.server.SetHealth("group/"+g.Name, serving)
 	}
 }

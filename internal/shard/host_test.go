@@ -624,8 +624,8 @@ func TestHostStopsWhileASyncHangs(t *testing.T) {
 	})
 }
 
-// While this shard is silent, a twin registers that runs on a copy of its volume. From then on the name belongs to
-// the twin.
+// While this shard is silent, a twin registers, which runs on a copy of the shard's volume. From then on, the name
+// belongs to the twin.
 func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -647,7 +647,7 @@ func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 				if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
 					t.Errorf("it came back: %v", state)
 				}
-				f.stop() // Stop stops the host nonetheless
+				f.stop() // Stop must work nevertheless
 				continue
 			}
 			select {

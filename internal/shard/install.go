@@ -31,11 +31,11 @@ import (
 // step.
 
 const (
-	installsAtOnce = 16 // the sender bounds large installs
+	installsAtOnce = 16 // large installs are also limited by the shard that sends the files
 	installBusy    = 250 * time.Millisecond
 )
 
-// installPauses are the pauses between two attempts of an install.
+// installPauses are the pauses between two attempts to install a replica.
 var installPauses = backoff.Doubling{First: 50 * time.Millisecond, Most: 5 * time.Second}
 
 // installer installs replicas from the files of other members. It is safe for concurrent use.
@@ -175,7 +175,7 @@ type installSink struct {
 	opts    transfer.Options
 	replica format.ReplicaFile
 	install *transfer.Install
-	missing map[string]transfer.File // files that are not complete yet, as last reported
+	missing map[string]transfer.File // incomplete files, as last reported
 
 	from            string // the shard that sends the files
 	copying         *replicas.Copying
@@ -228,9 +228,8 @@ func (f countedFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// haveBytes returns how many of the bytes to fetch are already present. The argument missing lists the files that are
-// not complete. Blobs are counted only when all segments are present, because until then it is not known which blobs
-// the replica needs.
+// haveBytes returns how many of the bytes to fetch are already present, given the files that are not complete. Blobs
+// are counted only when all segments are present, because until then it is not known which blobs the replica needs.
 func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	have = total
 	if slices.ContainsFunc(missing, func(f transfer.File) bool { return f.Kind == transfer.SegmentFile }) {
@@ -242,8 +241,8 @@ func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	return max(0, have)
 }
 
-// installAgain installs a replica that needs entries which its leader has compacted away. The argument from is the
-// Raft id of the leader.
+// installAgain installs a replica that needs entries which its leader has compacted away. The leader's Raft id is
+// passed as from.
 func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from uint64) {
 	sv, fetch := g.BeginFetch(ctx)
 	if sv == nil {

@@ -94,7 +94,7 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 			}
 		})
 		for name, c := range map[string]struct {
-			bad     func(needed int64) (from, to int64) // needed is the offset of a record whose bytes no segment has
+			bad     func(needed int64) (from, to int64) // needed is the offset of a record with data that no segment has
 			refused bool                                // at least one record must be refused
 		}{
 			"its first block":            {func(int64) (int64, int64) { return 0, block }, false},
@@ -138,7 +138,7 @@ func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer
 	must(t, journal.Dump(&said, disk, name))
-	needed, most := int64(0), int64(0) // bytes of the current record that the segments lack, and the maximum so far
+	needed, most := int64(0), int64(0) // number of bytes that the segments lack: of the current record, and the maximum
 	var at int64
 	for line := range strings.Lines(said.String()) {
 		var g, segment string

@@ -29,7 +29,7 @@ var many = placement.Routing{Mode: placement.Hash, Groups: 16}
 func sharing(fs vfs.FS) func(*Config) {
 	return func(c *Config) {
 		c.FS, c.Dir, c.probe = fs, "/v", &replica.Probe{Shared: true}
-		c.stepEvery = time.Hour // the shard runs on for a moment after a power cut, and must not take a step then
+		c.stepEvery = time.Hour // the shard runs on for a moment after a power cut, but must not raise its volume's step then
 	}
 }
 

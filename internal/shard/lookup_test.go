@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// asked is a registry that counts the lookups of a group. While held is locked, it delays its responses.
+// asked is a registry that counts how often a group is looked up. While held is locked, it delays its responses.
 type asked struct {
 	*memRegistry
 	count atomic.Int64
@@ -50,8 +50,8 @@ func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	wait.Wait()
 }
 
-// A caller gets its result only after its lookup no longer counts as running. The test keeps the count from changing
-// by holding the lock that guards it.
+// A caller gets its result only after its lookup no longer counts as running. To check this, the test holds the lock
+// that guards the count, so that the count cannot change.
 func TestNobodyIsInformedBeforeAPlaceIsFree(t *testing.T) {
 	begun, told := make(chan func(), 1), make(chan error, 1)
 	q := &lookups{

@@ -64,7 +64,7 @@ func (m *metrics) synced(name string, took time.Duration, err error) {
 	}
 }
 
-// syncKind returns the kind of a file by its name.
+// syncKind determines the kind of a file from its name.
 func syncKind(file string) string {
 	for _, kind := range []string{syncSegment, syncJournal, syncBlob} {
 		if strings.HasPrefix(file, kind+"-") {

@@ -229,7 +229,7 @@ func TestManyGroupsAreReportedInSums(t *testing.T) {
 	}
 }
 
-// groupsCollector collects the metrics of the given number of groups.
+// groupsCollector stands in for a shard. A groupsCollector with the value n collects the metrics of n groups.
 type groupsCollector int
 
 func (groupsCollector) Describe(chan<- *prometheus.Desc) {}

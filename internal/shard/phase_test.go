@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// If only the Raft id of a replica is found on the volume, the replica must be installed before it is loaded. The
-// first load must ignore such a replica: a load during the install would fail, or would open the installed log a
-// second time.
+// If the volume has only the Raft id of a replica, and none of its files, the replica must be installed before it is
+// loaded. The first load must ignore such a replica: a load during the install would fail, or would open the
+// installed log a second time.
 func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	s := unbegun(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
@@ -64,7 +64,7 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	}{
 		{"nothing was decided", func(*Shard, *replicas.Replica) {}, member.Serving},
 		{"it was set aside", func(s *Shard, g *replicas.Replica) {
-			g.Serve(nil, nil, 1, nil) // the node runs shortly before its load is recorded as finished
+			g.Serve(nil, nil, 1, nil) // the node starts shortly before its load is recorded as finished
 			s.replicas.Decide(placement.View{})
 		}, member.Pending},
 		{"it lacks entries", func(s *Shard, g *replicas.Replica) { g.Happens(member.Forgot) }, member.MissingEntries},

@@ -66,7 +66,7 @@ func (f *fixture) settles() {
 		if err != nil || sb.Step != last || f.registered(sb.Volume) != placement.Step(sb.Step) {
 			last, since, looks = sb.Step, time.Now(), 0
 		}
-		looks++ // elapsed time alone proves nothing, because the process may have been suspended
+		looks++ // checks are counted, because time also passes while the process is suspended
 		return looks > 20 && time.Since(since) > 20*f.cfg.stepEvery
 	})
 }
@@ -166,7 +166,7 @@ func (c *cluster) raftIDOn(name string) uint64 {
 	return 0
 }
 
-// While etcd does not respond, the volume's step rises once at most: the shard keeps the step that it could not yet
+// While etcd does not respond, the volume's step rises at most once: the shard keeps the step that it could not yet
 // write to etcd. When etcd responds again, the shard takes further steps.
 func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	t.Parallel()
@@ -217,7 +217,7 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	}
 }
 
-// imagePasses runs a volume that takes a step after each interval every, or after the default interval if every is 0.
+// imagePasses runs a volume that takes steps at the given interval or, if every is 0, at the default interval.
 func imagePasses(t *testing.T, every time.Duration) {
 	registry := newRegistry(oneGroup, "a")
 	cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfstest.NewMem(), stepEvery: every}

@@ -138,8 +138,8 @@ func worthReporting(told, now map[string]registry.Weight, age, interval time.Dur
 	for name, w := range now {
 		old := told[name]
 		moved := max(old.Bytes-w.Bytes, w.Bytes-old.Bytes)
-		// The first hold must be reported soon, because other members drop entries that the hold would keep until they
-		// learn of it.
+		// When a group gets its first hold, its weights must be reported soon. Until the other members learn of the hold,
+		// they drop entries that the hold is meant to keep.
 		begins := w.Holds && !old.Holds
 		if begins || moved > max(reportBytesMin, old.Bytes/reportShare) || age > reportAge && w != old {
 			return true

@@ -9,8 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// If etcd was rebuilt while some shards were down, it lists the members on these shards, but not where they are. A
-// shard that comes back reports its member and takes its place again, because it has never left the group.
+// While some shards were down, etcd was rebuilt. It lists the members on these shards, but their locations are
+// missing. When such a shard comes back, it reports its member, which continues as before, because it has never left
+// the group.
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -6,8 +6,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// restless returns how many of a shard's groups are not at rest. looked is 1 if the shard repeatedly examines any of
-// its groups, and 0 otherwise.
+// restless returns awake, the number of the shard's groups that are not at rest. It also returns looked, which is 1
+// if the shard still examines any of its groups from time to time, and 0 otherwise.
 func restless(f *fixture) (awake, looked int) {
 	for _, g := range f.shard.replicas.Routes().ByUUID {
 		if sv := g.Served(); sv == nil || !sv.Replica().Members().Quiet {

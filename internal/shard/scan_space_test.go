@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// A scan whose caller has disconnected or hangs keeps the data that is overwritten after the scan has begun. The
-// shard gives up this data only if it would otherwise have to refuse a write for lack of space.
+// A scan whose caller has disconnected or hangs keeps the data that is overwritten after the beginning of the scan.
+// The shard gives up this data only if it would otherwise have to refuse a write for lack of space.
 func TestScansDoNotFillAVolume(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { scansDoNotFillAVolume(t) })

@@ -22,7 +22,7 @@ import (
 func (f *fixture) scan(in *recordv1.ScanRequest, most int) (records []*recordv1.Record, last []byte, err error) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.ctx())
-	defer cancel() // the shard drops the unread messages of the stream
+	defer cancel() // makes the shard drop the unread messages of the stream
 	stream, err := f.records.Scan(ctx, in)
 	must(f.t, err)
 	for n := 0; most == 0 || n < most; n++ {

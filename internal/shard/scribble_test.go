@@ -17,7 +17,7 @@ import (
 // fails if a shard returns a message's buffer, but then still uses bytes of the message, such as the data of a put.
 type scribbling struct {
 	mem.BufferPool
-	given atomic.Int64 // number of buffers that were returned
+	given atomic.Int64 // number of returned buffers
 }
 
 // Put implements mem.BufferPool.

@@ -60,7 +60,7 @@ func carriesOthers(store identity.Store, info credentials.AuthInfo) bool {
 	return ok && known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)
 }
 
-// speaksTo returns the credentials with which this shard calls another one.
+// speaksTo returns the credentials with which this shard connects to another one.
 func (c *Config) speaksTo(shard string) credentials.TransportCredentials {
 	if c.PeerCredentials == nil {
 		return insecure.NewCredentials()

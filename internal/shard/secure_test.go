@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// The tests in this file run in real time, because they use a real etcd, and certificates for real names.
+// The tests in this file run in real time, because they use a real etcd and real TLS connections.
 
 // certificatesOf returns the TLS certificates of a process with the given identity.
 func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) *certs.Source {

@@ -32,7 +32,7 @@ type backedUp struct {
 	etcd  *etcdtest.Own
 	store *registry.Store
 	id    uuid.UUID
-	quiet time.Duration // rememberQuiet of the shards that are started from now on
+	quiet time.Duration // value of rememberQuiet for the shards that are started next
 }
 
 func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
@@ -54,8 +54,7 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 	return b
 }
 
-// connect returns the store over a new connection. Like a connection of a separate process, it remembers nothing from
-// earlier.
+// connect returns the store over a new connection, which remembers nothing from earlier, as in a new process.
 func (b *backedUp) connect() *registry.Store {
 	b.t.Helper()
 	client, err := etcd.Dial(etcd.ClientConfig{Endpoints: []string{b.etcd.Address}})

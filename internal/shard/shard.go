@@ -41,7 +41,7 @@ type Shard struct {
 	lookups   lookups       // looks up groups of other shards in etcd for callers
 
 	replicas  *replicas.Set   // the state of the replicas on the volume, and the routes for calls
-	watcher   *follow.Watcher // the replicas on the volume, and the routes by which calls find them
+	watcher   *follow.Watcher // follows etcd, and acts on the state of this shard's groups in etcd
 	loading   *load.Loader    // loads groups into memory
 	installer *installer      // fetches files from other shards
 	steerer   *lead.Steerer   // steers the groups that this shard leads

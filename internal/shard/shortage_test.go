@@ -131,7 +131,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 	f.holdsAll(there)
 }
 
-// one returns, for each element of all, a list with only that element.
+// one returns a list for each element of all, which contains only that element.
 func one[T any](all []T) (out [][]T) {
 	for _, v := range all {
 		out = append(out, []T{v})
@@ -139,9 +139,9 @@ func one[T any](all []T) (out [][]T) {
 	return out
 }
 
-// TestADiskThatCannotBeLookedAtIsNotLost simulates a process that has no file descriptor for a minute, and thus cannot
-// check its volume. The lack of descriptors proves nothing about the disk, so the shard continues to serve. The test
-// costs 20 ms.
+// TestADiskThatCannotBeLookedAtIsNotLost simulates a process that has no file descriptor for a minute, and thus
+// cannot check its volume. The lack of descriptors proves nothing about the disk, so the shard continues to serve.
+// The test takes 20 ms.
 func TestADiskThatCannotBeLookedAtIsNotLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -157,7 +157,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 			}
 		}
 		var id int64
-		for id = 0; ; id++ { // looks for a record that is stored
+		for id = 0; ; id++ { // finds a record that is stored
 			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1",
 				Id: id}}); err == nil {
 				break
@@ -202,7 +202,7 @@ func TestRatesOfATenant(t *testing.T) {
 		for _, group := range []string{"a-1", "b-1"} {
 			must(t, f.putIn(f.ctx(), group, 1, []byte("x")))
 		}
-		get := func(group string) error { // called so often that it exceeds the rate even on a slow disk
+		get := func(group string) error { // gets exceed the rate even on a slow disk
 			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
 			return err
 		}

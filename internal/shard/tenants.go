@@ -52,8 +52,8 @@ func (s *Shard) newQuotas() *quota.Set {
 	})
 }
 
-// storedOf calls the function tell with the size of each group that this shard leads and that belongs to a tenant.
-// Superseded data is not included, because it is freed without the tenant's action.
+// storedOf calls tell with the size of each group that this shard leads and that belongs to a tenant. Superseded data
+// is not included, because it is freed without the tenant's action.
 func storedOf(r *replicas.Routes, tell func(group string, stored quota.Amount)) {
 	for name, g := range r.ByName {
 		sv := g.Served()

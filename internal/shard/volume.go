@@ -50,7 +50,7 @@ func (s *Shard) openVolume(ctx context.Context) error {
 			return err
 		}
 	case err != nil && !errors.Is(err, volume.ErrNoVolume):
-		return err // Open can read the superblock, but the registered step is unknown
+		return err // Open might still read the superblock, but would not know the registered step
 	}
 	if err := s.volume.Open(opts); err != nil {
 		return err

@@ -69,13 +69,13 @@ func Fail(code codes.Code, reason, format string, args ...any) *Error {
 	return &Error{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// with adds metadata to the ErrorInfo.
+// with sets the metadata of the ErrorInfo.
 func (e *Error) with(metadata map[string]string) *Error {
 	e.Metadata = metadata
 	return e
 }
 
-// after adds the time after which the call may be retried.
+// after sets the time after which the caller may retry.
 func (e *Error) after(retry time.Duration) *Error {
 	e.RetryAfter = retry
 	return e
@@ -101,8 +101,8 @@ func (v Violations) Err() error {
 	return &Error{Code: codes.InvalidArgument, Message: message, Violations: v}
 }
 
-// Or returns the same error as Err, or the given error if no field is wrong. Errors in the request itself are thus
-// reported first.
+// Or returns the error for the wrong fields, if there are any, and otherwise the error that is passed to it. Errors
+// in the request itself are thus reported first.
 func (v Violations) Or(err error) error {
 	if invalid := v.Err(); invalid != nil {
 		return invalid
@@ -117,7 +117,7 @@ func Invalid(field, format string, args ...any) error {
 	return v.Err()
 }
 
-// Where names the target of a call, for messages.
+// Where names the target of a call in error messages.
 type Where struct {
 	Group string
 	ID    int64
@@ -282,7 +282,8 @@ func Stopping() error {
 		after(time.Second)
 }
 
-// SlowReader returns the error for a stream that is aborted because its caller did not read a message within most.
+// SlowReader returns the error for a stream that is aborted because its caller did not read a message within the time
+// limit, which is passed as most.
 func SlowReader(most time.Duration) error {
 	return Fail(codes.Unavailable, reason.SlowReader,
 		"a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
@@ -306,8 +307,8 @@ func PutTooLarge(in *message.Bounded) error {
 		"the message has %d bytes, Put takes at most %d of data: use Upload", in.Bytes, format.DataBytesMax)
 }
 
-// PartTooLarge returns the error for a message of a stream that was too large to be decoded. The parameter instead is
-// a hint that tells the caller what to send instead.
+// PartTooLarge returns the error for a message of a stream that was too large to be decoded. The error includes a
+// hint, passed as instead, about what the caller should send.
 func PartTooLarge(in *message.Bounded, field, instead string) error {
 	return Invalid(field, "the message has %d bytes, at most %d are allowed: %s", in.Bytes, in.BytesMax, instead)
 }
@@ -318,8 +319,8 @@ func UseDownload(w Where, bytes int64) error {
 		"%v has %d bytes, Get gives at most %d: use Download, or metadata_only", w, bytes, format.DataBytesMax)
 }
 
-// Loading returns the error for a call to a group that is still loading. It tells the caller to retry after the time
-// eta, when the group is expected to serve, but after 30 s at most.
+// Loading returns the error for a call to a group that is still loading. The error tells the caller to retry after
+// eta, the estimated time until the group serves, but after 30 s at most.
 func Loading(group string, eta time.Duration) error {
 	return Fail(codes.Unavailable, reason.GroupLoading, "group %s is loading", group).
 		after(min(max(eta, 100*time.Millisecond), 30*time.Second))
@@ -359,7 +360,7 @@ func NotLeader(group, address string, epoch uint64) error {
 		with(goTo(address, epoch))
 }
 
-// goTo returns the error metadata that leads a caller to another shard.
+// goTo returns the error metadata that directs a caller to another shard.
 func goTo(address string, epoch uint64) map[string]string {
 	return map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
 }

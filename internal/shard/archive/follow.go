@@ -65,14 +65,15 @@ func (s *Server) Follow(stream archivev1.ArchiveService_FollowServer) error {
 	}
 }
 
-// follow is one call of the method Follow. Its address identifies the call when Group.Archived is called.
+// follow is one call of the method Follow. Its address identifies the call in Group.Archived.
 type follow struct {
 	server   *Server
 	stream   archivev1.ArchiveService_FollowServer
 	held     *message.Held
 	admitted bool
 
-	// positions and asked belong to the current round. Goroutines that wait for read barriers may only read them.
+	// positions and asked hold what the caller has sent for the current round. The goroutines that wait for read
+	// barriers may read both, but must not change them.
 	positions map[uuid.UUID]uint64
 	asked     []Named // groups for which the caller asks whether they were deleted
 }
@@ -80,7 +81,7 @@ type follow struct {
 // receive receives the caller's positions for the next round. It returns io.EOF if the caller ends the call.
 func (f *follow) receive() error {
 	f.positions, f.asked = map[uuid.UUID]uint64{}, nil
-	_ = f.held.Ask(0) // releases all memory; Ask never refuses a decrease
+	_ = f.held.Ask(0) // releases all memory; Ask never refuses to reduce an amount
 	for {
 		in, err := f.stream.Recv()
 		if err != nil {

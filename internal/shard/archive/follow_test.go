@@ -40,8 +40,8 @@ type fake struct {
 
 	mu     sync.Mutex
 	reads  int
-	held   []uint64 // indexes passed to Archived
-	begins []uint64 // indexes passed to Begins
+	held   []uint64 // indexes that were passed to Archived
+	begins []uint64 // indexes that were passed to Begins
 }
 
 func newFake(name string, applied uint64) *fake {
@@ -99,7 +99,7 @@ type fakes struct {
 	silent  map[Named]error
 	deleted map[Named]bool
 	asked   int // number of questions about deletions
-	left    int // number of calls of Leave
+	left    int // number of calls to Leave
 }
 
 func (f *fakes) Led() (led []Group) {
@@ -151,7 +151,7 @@ func (s *stream) Send(m *archivev1.FollowResponse) error {
 	return nil
 }
 
-// of returns the received messages about a group.
+// of returns those messages in s.out that concern the given group.
 func (s *stream) of(g Named) (out []*archivev1.FollowResponse) {
 	for _, m := range s.out {
 		if bytes.Equal(m.GetGroup(), g.UUID[:]) {

@@ -51,8 +51,8 @@ type Group interface {
 	// HistoryFloor returns the floor as group.(*Log).HistoryFloor does.
 	HistoryFloor() (floor uint64, known bool)
 	// Archived records that an archiver has archived the group up to an index, which becomes the group's hold: later
-	// history is kept for the archive. The call identifies the archiver. Begins records that an archiver is about to
-	// make its first copy of the group, as of an index.
+	// history is kept for the archive. The value of call identifies the archiver. Begins records that an archiver is
+	// about to make its first copy of the group, as of an index.
 	Archived(call any, index uint64)
 	Begins(index uint64)
 }

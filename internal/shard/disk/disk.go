@@ -66,8 +66,8 @@ func (v *Disk) Open(opts volume.Options) (err error) {
 	return v.openJournal()
 }
 
-// Close closes the volume if it is open. It removes the volume's journal if the groups' segments have all of the
-// journal's content. The groups must be closed before.
+// Close closes the volume if it is open. It removes the volume's journal if everything in the journal is also in the
+// groups' segments. The groups must be closed first.
 func (v *Disk) Close() (err error) {
 	if v.Volume == nil {
 		return nil

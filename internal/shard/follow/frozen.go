@@ -134,7 +134,7 @@ func (f *Watcher) freeze(ctx context.Context) error {
 	return f.Etcd.Freeze(ctx, "shard "+f.Replicas.Shard, told.SetBack)
 }
 
-// LeaveSafeMode ends every freeze that occurs until ctx is done.
+// LeaveSafeMode ends each freeze, until ctx is done.
 func (f *Watcher) LeaveSafeMode(ctx context.Context) {
 	for backoff.Sleep(ctx, SafeModeRetry) {
 		if !f.Replicas.IsHeld() {
@@ -174,7 +174,7 @@ func (f *Watcher) leaveSafeMode(ctx context.Context) error {
 	return err
 }
 
-// isFirst reports whether a shard is the first of the registered shards by name.
+// isFirst reports whether a shard's name sorts before the names of all other registered shards.
 func isFirst(view placement.View, shard string) bool {
 	for name := range view.Shards {
 		if name < shard {

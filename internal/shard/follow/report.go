@@ -100,8 +100,8 @@ func (f *Watcher) reportPresent(ctx context.Context, state placement.Group) erro
 	return nil
 }
 
-// hasLeftNow reads the group's key from etcd again, and reports whether it confirms the conclusion of Reconcile that
-// this replica has left the group. An error means that etcd does not respond.
+// hasLeftNow reads the group's key from etcd again, and reports whether the key confirms what Reconcile has
+// concluded, namely that this replica has left the group. An error means that etcd does not respond.
 func (f *Watcher) hasLeftNow(ctx context.Context, r *replicas.Replica) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()

@@ -186,9 +186,10 @@ func (l *Loader) measureDevice() {
 	l.mu.Unlock()
 }
 
-// syncVolume makes everything on the volume durable, by syncing the whole file system once, when the first group
-// needs it. A device takes about as long to sync one file as to sync all of them. This is correct only for the first
-// load, because this process has synced everything that it wrote before that load.
+// syncVolume returns a function that makes everything on the volume durable. At its first call, when the first group
+// needs it, the function syncs the whole file system, because a device takes about as long to sync one file as to
+// sync all of them. Only the first load may rely on this sync: it does not cover later writes, and what this process
+// wrote earlier was synced at once.
 func (l *Loader) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := l.Disk.Log.FS.SyncAll(l.Disk.Dir())

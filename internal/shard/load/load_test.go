@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// In this test, a call that accepts a loss waits while the shard begins to stop. It must then leave the replica as it
-// is, because a node that is restarted at that moment would have to be stopped again.
+// In this test, a call that accepts a loss waits while the shard begins to stop. The call must then leave the replica
+// as it is: if it restarted the replica's node, that node would have to be stopped again.
 func TestALossIsNotAcceptedInAShardThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stopping atomic.Bool

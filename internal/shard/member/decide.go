@@ -32,8 +32,8 @@ type View struct {
 
 	SetBack   bool // etcd was rolled back, so its state must not make a shard create, move or delete anything (rule 9)
 	LoadBegun bool // the first load after the start has begun
-	// Retired holds the Raft ids that were begun on this volume before, or may have been. A replica with such an id
-	// may have acknowledged entries or voted, so no new replica gets the id (rule 7).
+	// Retired holds the Raft ids of all replicas that were ever begun on this volume, or may have been. A replica with
+	// such an id may have acknowledged entries or voted, so no new replica gets the id (rule 7).
 	Retired map[uint64]bool
 
 	Off rules.Off // rules that are switched off for a test
@@ -191,8 +191,8 @@ func (v *View) goOn(r *Replica) Action {
 	return Action{}
 }
 
-// withoutData decides about a group whose data is missing on the volume. The parameter here lists the members that
-// etcd places on this volume.
+// withoutData decides about a group whose data is missing on the volume. It is given the members that etcd places on
+// this volume.
 func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	switch {
 	case isLearner(here) && v.LoadBegun && !v.Retired[here[0].RaftID]:

@@ -76,7 +76,8 @@ var transitions = map[Phase]map[Event]Phase{
 	GivenUp:        {},
 }
 
-// After returns the phase after the event e in phase p. It returns p and false if e cannot happen in phase p.
+// After returns the phase of a replica that was in phase p when the event e happened. It returns p and false if e
+// cannot happen in phase p.
 func (p Phase) After(e Event) (Phase, bool) {
 	if p == Lost || e == Missing {
 		return Lost, true // a lost replica remains lost until a new one replaces it

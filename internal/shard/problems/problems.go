@@ -42,7 +42,7 @@ func (p *List) Note(what string, err error) {
 	p.now[what] = err
 }
 
-// Forget removes the problems whose subjects make the function over return true.
+// Forget removes every problem for whose subject the function over returns true.
 func (p *List) Forget(over func(what string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -36,14 +36,14 @@ func (c *Copying) Begin(from string, total int64) {
 	c.from, c.total, c.samples = from, total, nil
 }
 
-// Waits records that nothing is being received now. The bytes received so far are still reported.
+// Waits records that no bytes are being received at present. The bytes received so far are still reported.
 func (c *Copying) Waits() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.from, c.samples = "", nil
 }
 
-// Have records how many bytes are present. Bytes from earlier attempts are ignored in the rate.
+// Have records how many bytes are present. Bytes from earlier attempts do not count towards the rate.
 func (c *Copying) Have(done int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

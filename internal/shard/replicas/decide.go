@@ -18,7 +18,7 @@ type Work struct {
 	MakeFolder []placement.Group // groups whose learner on this shard has no folder yet
 	Missing    []placement.Group // groups whose member on this shard lacks its data
 	Present    []placement.Group // groups whose member on this shard has no location in etcd
-	Load       []*Replica        // replicas that belong to this shard only since the first load, and must be loaded
+	Load       []*Replica        // replicas that must be loaded, and that came to this shard after the first load
 	Join       []*Replica        // replicas that have a folder and must be installed
 	Reinstall  []*Replica        // replicas that lack entries, and must be reinstalled in place
 	// Close lists served replicas that do not belong to this shard any more. They stop serving, but their files remain,

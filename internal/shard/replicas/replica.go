@@ -26,7 +26,7 @@ type State struct {
 	member.Replica
 	Err    error             // why the replica is in a broken Phase, or why its load takes long
 	Conf   *raftpb.ConfState // the membership in the manifest when the replica was found
-	Report group.Report      // the part of the folder that was read in advance of the first load; nil if nothing was read
+	Report group.Report      // report of the replica's last load
 	Plan   *group.Plan       // the part of the folder that was read before the first load; nil if nothing was read
 }
 

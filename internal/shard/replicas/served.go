@@ -38,8 +38,8 @@ func (r *Replica) Serve(log *group.Log, node *replica.Replica, raftID uint64, of
 func (r *Replica) Served() *Served { return r.served.Load() }
 
 // TakeOut takes a replica out of service, and locks it against other changes until EndChange is called. It returns
-// the Served, which the caller must close. If there is no Served, or if only is neither nil nor the current Served,
-// TakeOut does nothing and returns nil.
+// the Served, which the caller must close. TakeOut does nothing and returns nil if the replica is not served, or if
+// only is set but is not the current Served.
 func (r *Replica) TakeOut(only *Served) *Served {
 	r.changing.Lock()
 	sv := r.Served()

@@ -297,7 +297,7 @@ func (s *Set) Address(shard string) (string, bool) {
 	return known.Address, ok
 }
 
-// includes reports whether known contains each of the given shards with its current address and domain.
+// includes reports whether each of the given shards is in known with the same address and domain.
 func includes(known, shards map[string]placement.Shard) bool {
 	for name, shard := range shards {
 		if old, ok := known[name]; !ok || old.Address != shard.Address || old.Domain != shard.Domain {

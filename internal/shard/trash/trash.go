@@ -89,8 +89,8 @@ func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }
 
-// Drop deletes the folders for which the function may returns true, the oldest first. Folders that wait for a new
-// copy of their group come last. If Held returns true, Drop deletes nothing.
+// Drop calls may for each folder, the oldest first, and deletes the folder if may returns true. Folders that wait for
+// a new copy of their group come last. If Held returns true, Drop deletes nothing.
 func (b *Bin) Drop(may func(f *Folder) bool) error {
 	if b.Held() {
 		return nil
