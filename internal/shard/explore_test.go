@@ -42,7 +42,7 @@ type exploration struct {
 	registry *memRegistry
 	network  *bubbletest.Net
 	machines []*machine
-	// While clients (type person) are running, only they write the records. After that, others read them.
+	// The clients (type person) write the records. Other code reads the records only after all clients have stopped.
 	records map[int64]*record
 	deleter *deleter // nil if the store has Hash routing
 

@@ -157,7 +157,7 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 		f.put(1, data(1, 1<<20))
 		f.holds(1, data(1, 1<<20))
 		f.putEach(10, 1<<19)
-		// The shard may report a second problem, because it also cannot report the step of its volume.
+		// The shard may report a second problem, because it cannot report its volume's step either.
 		f.eventually("the failed report is a problem", func() bool {
 			return strings.Contains(fmt.Sprint(f.shard.Status().GetShard().Problems), "reporting to etcd")
 		})

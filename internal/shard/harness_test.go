@@ -421,7 +421,7 @@ func start(t testing.TB, registry *memRegistry, change func(*Config)) *fixture {
 	return f
 }
 
-// run starts the shard of the fixture, and waits until it has loaded everything.
+// run starts the fixture's shard, and waits until the shard has loaded everything.
 func (f *fixture) run() {
 	f.t.Helper()
 	f.start()
@@ -434,7 +434,7 @@ func (f *fixture) run() {
 	}
 }
 
-// start starts the shard of the fixture and connects to it.
+// start starts the fixture's shard and connects to it.
 func (f *fixture) start() {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -539,7 +539,7 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 				f.put(1, "one")
 				f.reaches(serving)
 				if !served {
-					f.stop() // the disk still responds, so this stop needs no short StopPatience
+					f.stop() // the disk still responds, so this stop does not need the short StopPatience
 					f.cfg.times.StopPatience = patience
 				}
 				lossy.mu.Lock()

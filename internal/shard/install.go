@@ -187,7 +187,7 @@ func (i *installSink) Describe(d peer.Description) (err error) {
 		return err
 	}
 	i.total = d.Bytes
-	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has decoded it, so err is nil
+	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // always nil, because NewInstall has decoded it
 		for _, segment := range m.Segments {
 			i.segments += segment.Bytes
 		}

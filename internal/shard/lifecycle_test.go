@@ -350,7 +350,7 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 		len(st.Groups) != 4 || st.GetShard().FileSystem == "" || st.GetShard().CapacityBytes == 0 {
 		t.Errorf("status: %+v", st)
 	}
-	// A second shard with the same names can run in the same process.
+	// The shard can run a second time in the same process, with the same names.
 	f.stop()
 	f.again(nil)
 }

@@ -131,7 +131,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 		}
 		c.settled(abc...)
 		c.put(1, data(1, 100))
-		c.kill("b") // from now on b misses writes
+		c.kill("b") // from now on, shard b misses writes
 		c.put(2, data(2, 100))
 		f := c.shards["c"]
 		f.settles()
@@ -144,7 +144,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 		c.stopped["c"].cfg.Dir = image
 		c.restart("b")
 		c.restart("c")
-		// While a is down, no shard can serve: only b and c run, and c may not vote because its disk was rolled back.
+		// While shard a is down, no shard can serve: only b and c run, and c may not vote because its disk was rolled back.
 		if now := c.shards["c"].shard.volume.Superblock().Volume; now == volumeBefore {
 			t.Error("c has the volume that it had before")
 		}

@@ -20,8 +20,8 @@ func restless(f *fixture) (awake, looked int) {
 	return awake, looked
 }
 
-// A shard that is down does not keep other shards awake. Groups rest without it, and no leader repeatedly examines
-// the groups that this shard should lead. When the shard is back, it leads them.
+// A shard that is down does not keep the groups on other shards from coming to rest, and no leader repeatedly
+// examines the groups that this shard should lead. When the shard is back, it leads them.
 func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

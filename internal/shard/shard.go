@@ -223,8 +223,8 @@ func (s *Shard) register(ctx context.Context) error {
 	return nil
 }
 
-// care starts the background goroutines, which run until the shard stops. The argument known is the shard's
-// registration.
+// care starts the background goroutines, which run until the shard stops. The shard's registration is passed as
+// known.
 func (s *Shard) care(known placement.Shard) {
 	reporter := &reporter{cfg: &s.cfg, routes: s.replicas.Routes, isHeld: s.replicas.IsHeld,
 		expireScans: s.calls.ExpireScans, problems: s.problems, holds: s.compactor.History}
@@ -310,7 +310,8 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 	return err
 }
 
-// closeGroups closes all groups in parallel. It writes hints if hints is true, until ctx is done.
+// closeGroups closes all groups in parallel. If hints is true, it also writes the groups' hints, but only until ctx
+// is done.
 func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 	if !hints {
 		over, cancel := context.WithCancel(ctx)

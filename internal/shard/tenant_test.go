@@ -392,7 +392,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 				t.Errorf("%s has moved %d bytes, and must have moved %d", c.name, now.Bytes-before.Bytes, c.bytes)
 			}
 		}
-		// The tenant now has a debt of an hour.
+		// The tenant's debt now takes an hour to pay off.
 		tenant.Moved(3600 * limit)
 		scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
 		if err == nil {

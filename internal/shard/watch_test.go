@@ -57,7 +57,7 @@ func (w *watched) next() error {
 	return nil
 }
 
-// until receives messages until the state is as wanted.
+// until receives messages until the state equals want.
 func (w *watched) until(want map[int64][]byte) {
 	w.f.t.Helper()
 	for !w.is(want) {

@@ -29,7 +29,7 @@ type Compaction struct {
 	// SupersededShareMin), plus one segment.
 	SupersededShareMin float64
 	// SupersededBytesMin is the number of bytes that must also be superseded before the group is compacted. Fewer bytes
-	// suffice if they fill a segment together with the newest segment. The default is 64 MiB.
+	// suffice if they and the newest segment together are as large as a full segment. The default is 64 MiB.
 	SupersededBytesMin int64
 	// RateBytesPerSecond limits the rate at which groups are compacted. 0 means 64 MiB/s, and a negative number means no
 	// limit. The rate is raised if data becomes superseded faster than it can be compacted within the limit, and the

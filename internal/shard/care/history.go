@@ -38,8 +38,8 @@ type hold struct {
 	// callers holds the positions of the archivers that currently follow the group, by call. If there are several, the
 	// lowest position is the hold.
 	callers map[any]uint64
-	// last is the hold while no archiver follows the group on this shard. It is the last position that an archiver gave
-	// here or that the leader reported. It is valid only if known is true.
+	// last is the hold while no archiver follows the group on this shard. It is the last position that an archiver
+	// reported to this shard, or that the group's leader reported to etcd. It is valid only if known is true.
 	last  uint64
 	known bool
 	// term is the last term in which this replica, as the group's leader, looked up which holds all members had last
@@ -71,8 +71,8 @@ func (h *Holds) of(id uuid.UUID) *hold {
 	return h.groups[id]
 }
 
-// Take records that an archiver has archived a group, which this shard leads, up to an index. The call identifies the
-// archiver. From now on, the log obeys the resulting hold.
+// Take records that an archiver has archived a group, which this shard leads, up to an index. The value of call
+// identifies the archiver. From now on, the log obeys the resulting hold.
 func (h *Holds) Take(call any, sv *replicas.Served, index uint64) {
 	h.change(sv, func(one *hold) { one.callers[call] = index })
 }

@@ -49,7 +49,7 @@ type Disk struct {
 func New(opts Options) *Disk {
 	limit := opts.MemoryLimitBytes
 	// In a container, the page cache counts against the container's limit, from which the memory limit is derived. The
-	// reader therefore counts on half of that limit for the page cache.
+	// reader therefore assumes that half of that limit is available for the page cache.
 	reading := segio.LoaderOptions{Rotational: opts.Rotational, CacheBytes: limit / 2}
 	if opts.Log.Residency == group.Resident && limit == 0 {
 		reading.KeepBytes = keepBytes

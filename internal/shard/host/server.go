@@ -38,8 +38,9 @@ const (
 	// pingsMin is the minimum time between two pings of a client. A client that pings more often is disconnected. The
 	// gateway pings every 20 s.
 	pingsMin = 10 * time.Second
-	// ageMax is the age at which clients must reconnect, so that they spread over shards that have changed. The calls in
-	// progress then have ageGrace to finish, because an upload or a scan of a large group takes hours.
+	// ageMax is how old a connection may become before its client must reconnect, so that the clients also spread over
+	// new shards. The calls in progress then have ageGrace to finish, because an upload or a scan of a large group takes
+	// hours.
 	ageMax   = 30 * time.Minute
 	ageGrace = 24 * time.Hour
 )
@@ -224,7 +225,7 @@ func (s *Server) enter() *session {
 type service struct {
 	of     func(*session) any // returns the implementation in a session
 	held   any                // the implementation while there is no session
-	refuse func() error       // if not nil, its error is returned for every call in place of calling held
+	refuse func() error       // if not nil, every call fails with its error, and held is not called
 }
 
 // register registers a service that selects the handlers separately for each call. During a session, it uses the

@@ -34,7 +34,7 @@ type memory struct {
 	comeSince time.Time // time when come was first seen
 }
 
-// steerWait describes the pause until the next look at an unfinished group.
+// steerWait describes the pause after which an unfinished group is examined again.
 type steerWait struct {
 	looks int // number of examinations since the last step
 	timer *time.Timer

@@ -302,7 +302,7 @@ func (r *Replica) facts(state placement.Group) *member.Replica {
 			facts.KnownIndex = max(facts.KnownIndex, sv.log.ConfIndex())
 		}
 		if len(state.Members) > 0 && facts.KnownIndex > state.ConfIndex {
-			_, facts.InConf = r.role() // only in this case, because role takes the node's lock
+			_, facts.InConf = r.role() // role takes the node's lock, so it is called only in this case
 		}
 	}
 	return &facts

@@ -1,12 +1,13 @@
 // Package replicas owns the state of the replicas on a shard's volume. This state consists of the set of replicas,
 // the Phase and the Standing of each, their groups' state in etcd, and the Routes by which calls find them. All other
-// code uses the methods of Set and Replica. Each method is atomic: no other method runs between the moments when it
-// reads the state and when it changes it.
+// code uses the methods of Set and Replica. Each method is atomic: no other method runs between its reads and its
+// changes of the state.
 //
-// A Replica begins as a State: found on the volume (Replace), created for a new group (Add), begun as a learner
-// (Begin), or missing although etcd places it on this shard (Decide). From then on, only an event changes its phase,
-// and package member has the table of legal transitions. Only Decide and Confirm change a Replica's standing. A
-// Replica has a route unless it is a stray, and it serves calls while it has a Served.
+// A Replica begins with a State, in one of four ways. Its folder is found on the volume (Replace), it is created for
+// a new group (Add), it is begun as a learner (Begin), or etcd places it on this shard although it is missing
+// (Decide). From then on, only an event changes its phase, and package member has the table of legal transitions.
+// Only Decide and Confirm change a Replica's standing. A Replica has a route unless it is a stray, and it serves
+// calls while it has a Served.
 package replicas
 
 import (
@@ -180,7 +181,7 @@ func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, out
 func (s *Set) See(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if view.Own { // a view after a listing contains all groups, so those of other shards are removed
+	if view.Own { // such a view may also contain groups of other shards, for example after a listing
 		own := s.Own()
 		own.Holds = func(id uuid.UUID) bool { return s.all[id] != nil }
 		view = view.Of(own)

@@ -46,7 +46,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	if err := sv.Barrier(ctx); err != nil {
 		return nil, answer.Of(err, w)
 	}
-	// One version more than requested shows whether another page follows.
+	// One version more than requested is read, to learn whether another page follows.
 	records, err := sv.Log().Versions(id, below, n+1)
 	if err != nil {
 		return nil, answer.Of(err, w)

@@ -169,8 +169,8 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	return u.store(ctx, chunk)
 }
 
-// reserve reserves an upload with this total number of bytes in the tenant's quotas, or returns an error if a quota is
-// used up.
+// reserve reserves quota of the tenant for an upload with this total number of bytes, or returns an error if a quota
+// is used up.
 func (u *upload) reserve(ctx context.Context, bytes int64) error {
 	more := quota.Amount{Bytes: bytes - u.stores}
 	if u.tenant == nil || more.Bytes <= 0 && u.write.reserved != (quota.Reserved{}) {
@@ -217,7 +217,7 @@ func (u *upload) check() error {
 func (u *upload) commit() error {
 	if u.blob == nil {
 		u.write.replica.Data = u.data
-		u.release() // because dispatch will reserve the same bytes
+		u.release() // dispatch will reserve the same bytes
 		u.write.bytes = int64(len(u.data))
 		return nil
 	}

@@ -32,7 +32,7 @@ const (
 	ReasonNewerFormat   = "NewerFormat"   // a later version of Sheaf wrote the archive
 	ReasonWrongKey      = "WrongKey"      // the archive is encrypted with a key that the archiver does not have
 	ReasonDamaged       = "Damaged"       // objects of the archive are damaged or missing
-	ReasonNotCreateOnce = "NotCreateOnce" // the bucket replaces objects, or reads other bytes than were written
+	ReasonNotCreateOnce = "NotCreateOnce" // the bucket replaces objects, or returns other bytes than were written
 )
 
 // Trouble describes what keeps an archiver from making progress.

@@ -146,7 +146,7 @@ func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= 
 // lack describes what is missing in the store because a shard does not serve all of its groups.
 type lack struct {
 	part     bool     // the shard serves some of its groups
-	less     int      // number of groups that are served, but by one copy less than usual
+	less     int      // number of groups that are served with one copy fewer than usual
 	unserved []string // names of the groups that are not served
 	own      int      // number of the shard's groups for which it is unknown whether other shards serve them
 }

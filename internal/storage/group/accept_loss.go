@@ -31,7 +31,7 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	if voters > 1 {
 		return fail(l, fmt.Errorf("it has %d voters, and what is lost here comes from the others", voters))
 	}
-	// Otherwise the next load would take an entry that never reached the file for a torn tail.
+	// Without this sync, the next load would mistake an entry that never reached the file for a torn tail.
 	if err := l.Sync(); err != nil {
 		return fail(l, err)
 	}
