@@ -88,8 +88,7 @@ func (x *exploration) dice(n int) int {
 
 func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dice(int(most)))) }
 
-// await waits until the function is returns true. It gives up when x.patience has passed, or when a violation is
-// found.
+// await polls a condition until it is true. It gives up when x.patience has passed, or when a violation is found.
 func (x *exploration) await(is func() bool) bool {
 	for end := time.Now().Add(x.patience); ; time.Sleep(50 * time.Millisecond) {
 		switch {

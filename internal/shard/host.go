@@ -105,8 +105,8 @@ func (f forHost) Problem(what string, err error) {
 	f.problems.Note(what, err)
 }
 
-// leadAgain is how long a volume that was silent must respond before its shard may become leader of groups again.
-// Without this pause, a disk that hangs now and then would cause many leadership transfers.
+// leadAgain is how long a volume must have responded after a silence before its shard may become leader of groups
+// again. Without this pause, a disk that hangs now and then would cause many leadership transfers.
 const leadAgain = 30 * time.Second
 
 // mustNotLead reports whether other shards must not transfer the leadership of groups to this shard. A leader must

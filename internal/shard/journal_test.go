@@ -22,8 +22,8 @@ import (
 )
 
 // many is a routing with many groups, for tests in which groups share their syncs through the journal. A sync of a
-// disk in memory takes no time, so few syncs are in progress at once and groups would rarely share them. The function
-// sharing therefore makes groups share every sync.
+// disk in memory takes no time, so few syncs are in progress at once, and groups would rarely share them. These tests
+// therefore use sharing, which makes groups share every sync.
 var many = placement.Routing{Mode: placement.Hash, Groups: 16}
 
 func sharing(fs vfs.FS) func(*Config) {

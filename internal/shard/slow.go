@@ -66,7 +66,7 @@ func (s *slow) status() *recordv1.SlowOperations {
 	return st
 }
 
-// sync records a sync that took longer than slowSyncMin. The argument name is its file's path.
+// sync records a sync that took longer than slowSyncMin. The file is given by its path.
 func (s *slow) sync(name, kind string, took time.Duration, err error) {
 	one := &recordv1.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind,
 		File: strings.Clone(path.Base(name))}

@@ -29,7 +29,7 @@ func (t *tables) set(found registry.Access) {
 	t.changed = make(chan struct{})
 }
 
-// follow calls the function take with the current table immediately, and again after each change, until ctx is done.
+// follow calls take with the current table immediately, and again after each change, until ctx is done.
 func (t *tables) follow(ctx context.Context, take func(registry.Access)) {
 	for {
 		t.mu.Lock()

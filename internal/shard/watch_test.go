@@ -250,8 +250,8 @@ func TestWatchEndsWithTheGroup(t *testing.T) {
 	})
 }
 
-// The group of a watch moves, and its leader dies. The watch ends with an error that states the reason. A new watch at
-// the next leader continues from the cursor and misses nothing.
+// A watched group moves, and its leader dies. The watch ends with an error that states the reason. A new watch at the
+// next leader continues from the cursor and misses nothing.
 func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -154,7 +154,7 @@ func (c *Compactor) freeSpace(ctx context.Context) {
 	c.wakeWaiters()
 }
 
-// freeTrash deletes folders from the trash until the function done returns true.
+// freeTrash deletes folders from the trash until done returns true.
 func (c *Compactor) freeTrash(done func() bool) (made bool) {
 	err := c.Trash.Drop(func(*trash.Folder) bool {
 		may := !done()

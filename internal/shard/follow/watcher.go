@@ -237,7 +237,7 @@ func (f *Watcher) forgetDone(todo replicas.Work) {
 // errLater means that the action must wait for other work of this shard.
 var errLater = errors.New("later")
 
-// inParallel calls the function do for each group, at most 16 at a time, and reports whether a call failed.
+// inParallel calls do for each group, at most 16 at a time, and reports whether a call failed.
 func (f *Watcher) inParallel(
 	ctx context.Context, groups []placement.Group, do func(context.Context, placement.Group) error,
 ) (failed bool) {

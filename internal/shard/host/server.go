@@ -180,8 +180,8 @@ func (s *Server) Leave() {
 	now.underWay.Lock()
 }
 
-// Drain stops the server after its calls have finished (see message.Drain). The function open returns the number of
-// calls in progress.
+// Drain stops the server after its calls have finished (see message.Drain). It uses open to learn how many calls are
+// in progress.
 func (s *Server) Drain(ctx context.Context, open func() int64) {
 	s.health.Shutdown()
 	message.Drain(ctx, s.grpc, open)

@@ -331,8 +331,8 @@ func (q *Steerer) storeAsLeader(
 	return nil
 }
 
-// HoldEnded keeps an ended group from being resumed until the function release is called, so that a deletion of the
-// group can complete. It returns false if a deletion or a resumption of the group is already in progress.
+// HoldEnded keeps an ended group from being resumed until release is called, so that a deletion of the group can
+// complete. It returns false if a deletion or a resumption of the group is already in progress.
 func (q *Steerer) HoldEnded(g *replicas.Replica) (release func(), ok bool) {
 	held := &q.memoryOf(g).held
 	return func() { held.Store(false) }, held.CompareAndSwap(false, true)

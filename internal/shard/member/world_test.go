@@ -36,8 +36,8 @@ var memberships = [][]placement.Member{
 
 var standings = []Standing{{}, {Reason: Unconfirmed}, {Reason: Elsewhere}}
 
-// everything calls the function do with all combinations of a view and a replica in a small model. It also calls it
-// with each view and no replica.
+// everything calls do with each combination of a view and a replica in a small model, and also with each view and no
+// replica.
 func everything(do func(v View, r *Replica)) {
 	for _, members := range memberships {
 		for bits := range 1 << 4 {
@@ -64,7 +64,7 @@ func everything(do func(v View, r *Replica)) {
 	}
 }
 
-// replicas calls the function do with each replica in that small model.
+// replicas calls do with each replica in that small model.
 func replicas(do func(r Replica)) {
 	for phase := range phases {
 		for _, standing := range standings {

@@ -185,8 +185,8 @@ const (
 	partUsedUp = "what this shard was granted of the quota %s of %d is used up"
 )
 
-// refuseForNow does what refuse does, for a write that may be possible once etcd has granted this shard more of a
-// quota. The argument why explains why the write does not wait for the grant. Called with mu held.
+// refuseForNow does the same as refuse, but for a write that may be possible once etcd has granted this shard more of
+// a quota. The error includes the reason why the write does not wait for the grant. Called with mu held.
 func (t *Tenant) refuseForNow(quota access.Quota, why string) error {
 	state, words := partUsedUp, "other shards may have some left, "+why
 	if s := &t.stored; !s.known || amountOf(quota, s.slack) == 0 && amountOf(quota, s.mine.Used) == 0 {

@@ -35,8 +35,8 @@ func (a *Asked[T]) Take() map[*Replica]T {
 // AskLook asks the Steerer to examine the group if this replica leads.
 func (r *Replica) AskLook() { r.set.Looks.add(r, struct{}{}) }
 
-// AskFiles requests an install of the replica from another member's files, because the replica cannot get the entries
-// that it needs. The argument from is the Raft id of that member.
+// AskFiles requests that the replica be installed from another member's files, because it cannot get the entries that
+// it needs. That member's Raft id is passed as from.
 func (r *Replica) AskFiles(from uint64) { r.set.Files.add(r, from) }
 
 // NoteSealed records that the replica's log has filled a segment.

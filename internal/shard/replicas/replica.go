@@ -216,7 +216,7 @@ func (r *Replica) beginFetch(ctx context.Context) {
 }
 
 // BeginFetch begins the install of a replica that serves. It returns nil if an install is in progress, or if nothing
-// serves the replica. After an install that has begun, the caller must call EndFetch.
+// serves the replica. If it does not return nil, the caller must call EndFetch after the install.
 func (r *Replica) BeginFetch(ctx context.Context) (*Served, context.Context) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()

@@ -167,8 +167,8 @@ func (s *Set) BeginLoad() (pending []*Replica) {
 	return pending
 }
 
-// Loads calls the function tell for each of the given replicas, with the progress of its load. All values are from
-// the same moment. The function tell must not call methods of the Set or of a Replica.
+// Loads calls tell for each of the given replicas, with the progress of the replica's load. All values are from the
+// same moment. The function tell must not call methods of the Set or of a Replica.
 func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, outcome group.Outcome)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *Set) Loads(of []*Replica, tell func(r *Replica, phase member.Phase, out
 func (s *Set) See(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if view.Own { // such a view may also contain groups of other shards, for example after a listing
+	if view.Own { // after a listing, the view also contains the groups of other shards; they are removed here
 		own := s.Own()
 		own.Holds = func(id uuid.UUID) bool { return s.all[id] != nil }
 		view = view.Of(own)
@@ -219,7 +219,7 @@ func (s *Set) Retire(view placement.View) {
 	}
 }
 
-// retire does what Retire does, for one group. The caller holds mu.
+// retire does the same as Retire, for one group. The caller holds mu.
 func (s *Set) retire(group placement.Group) {
 	for _, m := range s.Here(group) {
 		s.retired[m.RaftID] = true
@@ -276,8 +276,8 @@ type Group struct {
 	Known  map[string]placement.Shard // like Shards, but also with the shards that are no longer registered
 }
 
-// GroupOf returns etcd's state of a replica's group, as far as it is known to this shard. It returns false if etcd has
-// no such group.
+// GroupOf returns etcd's state of a replica's group, as far as this shard knows it. It returns false if etcd has no
+// such group.
 func (s *Set) GroupOf(r *Replica) (Group, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

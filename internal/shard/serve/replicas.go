@@ -25,7 +25,7 @@ type Replicas interface {
 	// to call, if it is known. ctx bounds the search. epoch is the epoch of the caller's routing, or 0 if the caller
 	// has none.
 	Group(ctx context.Context, name string, epoch uint64) (Group, error)
-	// GroupOf does what Group does, for the number of a group with Hash routing.
+	// GroupOf does the same as Group, for the number of a group with Hash routing.
 	GroupOf(ctx context.Context, number int, epoch uint64) (Group, error)
 	// Groups returns the sorted names of all groups that the shard is responsible for. known is false until the shard
 	// has received a view of etcd.
@@ -40,7 +40,7 @@ type Replicas interface {
 	Admit(bytes int64) error
 	// AdmitFile is called for data that is written directly to a file. It does not count the data as memory.
 	AdmitFile(bytes int64) error
-	// WithSpace calls the function try, which needs space on the volume, and retries it while space is being freed.
+	// WithSpace calls try, which needs space on the volume, and retries it while space is being freed.
 	WithSpace(ctx context.Context, try func() error) error
 
 	// WasSlow records a call that took longer than Options.SlowCallMin.

@@ -29,8 +29,7 @@ func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.T
 	return t, nil
 }
 
-// leave ends a call that enter() has begun. The argument bytes is the size of the data and attributes that the call has
-// moved.
+// leave ends a call that enter() has begun, and counts the bytes of data and attributes that the call has moved.
 func leave(t *quota.Tenant, bytes int64) {
 	if t != nil {
 		t.Moved(bytes)

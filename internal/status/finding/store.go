@@ -275,8 +275,8 @@ func cannotWrite(g *recordv1.Group) bool {
 	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
 }
 
-// shard adds the findings about one shard. The argument l describes what is missing in the store because the shard
-// does not serve all of its groups. l is nil if the shard serves all of them.
+// shard adds the findings about one shard. If the shard does not serve all of its groups, l describes what the store
+// lacks because of that. Otherwise l is nil.
 func (f *List) shard(s *recordv1.Shard, l *lack) {
 	where := "shard " + s.GetName()
 	if f.placement(where, s); s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING &&

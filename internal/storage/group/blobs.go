@@ -294,7 +294,7 @@ func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	return &blobReceiver{BlobWriter: w, damages: &l.damages}, nil
 }
 
-// blobReceiver receives a blob. When the blob is complete, the damage of the blob is forgotten.
+// blobReceiver receives a blob. When the blob is complete, the log no longer reports the blob as damaged.
 type blobReceiver struct {
 	format.BlobWriter
 	damages *damages
