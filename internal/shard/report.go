@@ -57,9 +57,9 @@ func (p *reporter) run(ctx context.Context) {
 	}
 }
 
-// leaders corrects those group keys in etcd that are wrong about whether this shard leads the group. It returns the
-// weights of the groups that this shard must report: the groups that it leads, and the groups whose only copy is on
-// this shard.
+// leaders corrects the group keys in etcd that do not name this shard as the leader although it leads the group, or
+// that name it although it does not. It returns the weights of the groups that this shard must report: the groups
+// that it leads, and the groups whose only copy is on this shard.
 func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map[string]registry.Weight, err error) {
 	weights = map[string]registry.Weight{}
 	for name, g := range r.ByName {

@@ -131,7 +131,7 @@ func temporaryShortage(t *bubble, errno syscall.Errno, residency group.Residency
 	f.holdsAll(there)
 }
 
-// one returns a list for each element of all, which contains only that element.
+// one puts each element of all into a list of its own, and returns these lists.
 func one[T any](all []T) (out [][]T) {
 	for _, v := range all {
 		out = append(out, []T{v})

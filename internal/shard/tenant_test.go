@@ -192,7 +192,7 @@ func TestAQuotaOfRecords(t *testing.T) {
 	})
 }
 
-// A call above the rate is refused with a time to retry, calls from another tenant continue, and streams wait.
+// A call that exceeds the rate is refused with a retry delay, calls from another tenant continue, and streams wait.
 func TestRatesOfATenant(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -118,7 +118,7 @@ func (f *fakes) Deleted(_ context.Context, g Named) bool {
 
 func (f *fakes) Leave(any) { f.left++ }
 
-// stream is the server's end of a call of Follow.
+// stream is the server's end of a Follow call.
 type stream struct {
 	archivev1.ArchiveService_FollowServer
 	ctx  context.Context

@@ -188,8 +188,8 @@ func (l *Loader) measureDevice() {
 
 // syncVolume returns a function that makes everything on the volume durable. At its first call, when the first group
 // needs it, the function syncs the whole file system, because a device takes about as long to sync one file as to
-// sync all of them. Only the first load may rely on this sync: it does not cover later writes, and what this process
-// wrote earlier was synced at once.
+// sync all of them. Only the first load may rely on this sync: it does not cover later writes, and everything that
+// this process wrote before the first load is synced already.
 func (l *Loader) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := l.Disk.Log.FS.SyncAll(l.Disk.Dir())

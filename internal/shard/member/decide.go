@@ -59,7 +59,7 @@ type Replica struct {
 	NeverReported bool   // created by this process for a new group, but never listed by etcd, so it never served
 	Confirmed     uint64 // epoch at which this process last reported to etcd that it has the group; 0 if it never did
 
-	// The following activities may run in any phase that has files.
+	// The following fields describe activities, which are possible in any phase that has files.
 
 	Fetching bool // files are being installed
 	Serves   bool // a node serves calls for the replica

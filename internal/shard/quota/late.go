@@ -81,7 +81,7 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 }
 
 // turn assigns a turn to a call that a quota blocks, and returns the time until then. A turn always comes after all
-// turns that were assigned earlier. It is not earlier than the quota itself allows, which is after the time needs.
+// turns that were assigned earlier. The quota itself requires the delay needs, so the turn does not come sooner.
 // Called with mu held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)

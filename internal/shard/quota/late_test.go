@@ -67,8 +67,8 @@ func TestTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// Callers that wait as long as they are told are never delayed in addition, and are refused hardly more often than
-// they are admitted.
+// Callers that wait as long as they are told are not delayed any further, and are refused hardly more often than they
+// are admitted.
 func TestCallersThatObeyAreNotKept(t *testing.T) {
 	const limit, callers, seconds = 200, 64, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")

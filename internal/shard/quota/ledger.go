@@ -184,8 +184,8 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	return worth
 }
 
-// with returns an encoded copy of the ledger, in which one shard has the new share, and the shards that are no longer
-// registered are missing.
+// with returns an encoded copy of the ledger, which has the new share of one shard, and lacks the shards that are no
+// longer registered.
 func (l Ledger) with(shard string, o *outlook) ([]byte, error) {
 	next := Ledger{Shards: maps.Clone(l.Shards)}
 	for _, name := range o.gone {

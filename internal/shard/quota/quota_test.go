@@ -211,8 +211,8 @@ func TestGroupsFindTheirTenant(t *testing.T) {
 	}
 }
 
-// If a tenant calls ten times as often as its rate, the number of admitted calls over ten seconds differs from the
-// rate by at most a tenth.
+// If a tenant makes ten times as many calls as its rate allows, the number of admitted calls in ten seconds differs
+// by at most a tenth from what the rate allows.
 func TestRatesHold(t *testing.T) {
 	const limit, seconds = 100, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")

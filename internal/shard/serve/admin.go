@@ -29,7 +29,7 @@ type Admin interface {
 	// Moves returns the copies that are being created on this shard, sorted by group. Groups with numeric names are
 	// sorted by number.
 	Moves() []*recordv1.Move
-	// Load returns the progress of the first load. Loaded is closed when that load has finished.
+	// Load returns the progress of the first load. The channel from Loaded is closed when that load has finished.
 	Load() *recordv1.Load
 	Loaded() <-chan struct{}
 	// DescribeVolume reads the volume and describes its content.

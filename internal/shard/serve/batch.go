@@ -31,7 +31,7 @@ type batch struct {
 	writes []write
 	errs   []error // for each write, the reason why it was not proposed
 	err    error   // error that ends the stream; io.EOF means that the caller has half-closed
-	// tenants are the tenants that own the groups of these puts.
+	// tenants are the tenants to which the groups of these puts belong.
 	tenants batchTenants
 }
 

@@ -69,7 +69,7 @@ type batchGet struct {
 	reads  []read
 	errs   []error
 	held   *message.Held
-	// tenants are the tenants that own the groups that are read.
+	// tenants are the tenants to which the groups of these reads belong.
 	tenants batchTenants
 
 	asking  sync.Mutex
@@ -168,7 +168,7 @@ const (
 // batchReaders pools unused readers, by the binary logarithm of their arena's capacity.
 var batchReaders [32]sync.Pool
 
-// newBatchReader creates a reader with an arena of arena bytes, a power of two.
+// newBatchReader creates a reader whose arena has the given number of bytes, which is a power of two.
 func newBatchReader(arena int64) *batchReader {
 	if r, ok := batchReaders[bits.Len64(uint64(arena))].Get().(*batchReader); ok {
 		return r

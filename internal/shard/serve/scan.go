@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// PlanScan uses these numbers of bytes per split.
+// These are the sizes of the splits that PlanScan returns, in bytes.
 const (
 	splitBytesDefault = 256 << 20
 	splitBytesMin     = 1 << 20

@@ -83,8 +83,8 @@ func (b *Bin) Run(ctx context.Context) {
 	}
 }
 
-// Empty deletes the folders that have been in the trash for Delay at the time now, except those of groups whose new
-// copy is not complete yet.
+// Empty deletes the folders that, at the given time, have been in the trash for Delay. It keeps the folders of groups
+// whose new copy is not complete yet.
 func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }

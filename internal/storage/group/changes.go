@@ -21,7 +21,7 @@ type ChangesOptions struct {
 	BytesMax   int64 // maximum number of bytes of data and attributes
 }
 
-// Changes reads the newest versions of records that were put or deleted after an index, in the order of their own
+// Changes reads the newest versions of records that were put or deleted after an index, in the order of their
 // indexes. It skips superseded versions, and reads nothing above the applied index. It also returns the index up to
 // which it has read. The records are copies, so they do not pin a segment.
 //
