@@ -15,8 +15,9 @@ const heldAgeMin = 10 * time.Minute
 // everything is the limit with which no history is kept.
 const everything = math.MaxUint64
 
-// held is the history that a compaction must keep. It consists of the versions that were superseded above an index.
-// The compaction computes it from the rows of all segments, up to the applied index at that time.
+// held describes the history that a compaction must keep, which is every version that was superseded by an entry above
+// a certain index. The compaction computes it from the rows of all segments, up to the index that is applied at that
+// time.
 type held struct {
 	// through is an index. A version may be dropped if the entry that superseded it is at or below through. If through has
 	// the value everything, no superseded version is kept.
@@ -25,38 +26,38 @@ type held struct {
 	// into account in through. It is nil if no hold was set, or if the compaction ignores the hold.
 	ageThrough uint64
 	hold       *Hold
-	// first is the location of the first version above through. beyond is the location of the first entry that was not
-	// applied when the rows were read.
+	// first is the location of the first version whose index is above through. beyond is the location of the first entry
+	// that was not applied when the rows were read.
 	first, beyond index.Loc
-	// newest contains the records that were written above through and also have a superseded version at or below
-	// through. The newest of these older versions must be kept, and the map's value is its location. The value is 0
-	// until that location is known.
+	// newest has an element for each record that has a version with an index above through and also a superseded version
+	// at or below through. The newest of these older versions must be kept, and the map's value is its location. The
+	// value is 0 until that location is known.
 	newest map[int64]index.Loc
 	found  int // number of records in newest whose location is known
 	// bytes is the size of the superseded versions that are kept for no other reason, by the ordinal of their segment.
 	// aged is the size of those among them that Retention.MinAge keeps as well.
 	bytes bytesByOrdinal
 	aged  int64
-	// timeThrough is the limit that results from the age of the entries. It rises as time passes, but only slightly
-	// before the time until. It is the constant everything if no age limits what may be dropped.
+	// timeThrough is the limit that results from the age of the entries. It is the constant everything if no age limits
+	// what may be dropped. The limit rises as time passes, but it rises only slightly before the time in the field until.
 	timeThrough uint64
 	until       time.Time
 }
 
-// keeps reports whether a superseded version must be kept. The argument newest is the current location of its record's
+// keeps reports whether a superseded version must be kept. The argument newest is the current location of the record's
 // newest version, which may have been written after the rows were read.
 func (h *held) keeps(id int64, at uint64, loc, newest index.Loc) bool {
 	if h.through == everything {
 		return false
 	}
 	if at > h.through {
-		return true // the entry that superseded the version is also above through
+		return true // the entry that superseded this version has a greater index, which is therefore above through too
 	}
 	if kept, ok := h.newest[id]; ok {
 		return kept == loc
 	}
-	// When the rows were read, the record had not been written above through. If it was written afterwards, either that
-	// write or an earlier one may have superseded this version, so the version is kept.
+	// When the rows were read, the record had no version with an index above through. If the record was written again
+	// after that, either that write or an earlier one may have superseded this version, so the version is kept.
 	return !newest.Less(h.beyond)
 }
 
@@ -94,13 +95,13 @@ func (c *compaction) learnLimit() error {
 	return nil
 }
 
-// committedBefore determines which entries were committed at least the duration age ago.
+// committedBefore determines which entries were committed long enough ago, that is, at least age before now.
 func (c *compaction) committedBefore(age time.Duration) (committed, error) {
 	return c.reader.committedBy(c.now.Add(-age).UnixNano(), c.applied)
 }
 
-// limit applies a limit that results from an age, and that therefore rises as time passes. It sets until to the time
-// at which about a quarter of the entries above the limit will be old enough to drop.
+// limit applies a limit that results from an age, and that therefore rises as time passes. It sets the field until to
+// the time at which about a quarter of the entries above the limit will be old enough to drop.
 func (h *held) limit(by committed, now time.Time, age time.Duration, st *state) {
 	h.through, h.timeThrough = min(h.through, by.through), by.through
 	h.until = now.Add(age)
@@ -127,18 +128,19 @@ func (c *compaction) learnHold(history *historyFloor) {
 }
 
 // isOlder reports whether a superseded version may be older than a version that must be kept. This is possible if its
-// record was written again above through.
+// record was written again at an index above through.
 func (h *held) isOlder(at uint64, newest index.Loc) bool {
 	return h.through != everything && at <= h.through && !newest.Less(h.first)
 }
 
-// isEmpty reports whether no version is above through and the method note has no more versions to find.
+// isEmpty reports whether no superseded version has to be kept. This is the case if no version has an index above
+// through, and newest has no records whose older versions the method note must find.
 func (h *held) isEmpty() bool {
 	return h.through == everything || len(h.newest) == 0 && h.first == h.beyond
 }
 
-// note must be called for the rows of all segments, newest first. It reports whether the version must be kept if it is
-// superseded.
+// note must be called for the rows of all segments, from the newest row to the oldest. It reports whether the row's
+// version must be kept if it is superseded.
 func (h *held) note(r row) bool {
 	if r.index > h.through {
 		return true
@@ -164,8 +166,8 @@ func (h *held) count(r row) {
 	}
 }
 
-// firstAbove returns the location of the first applied version above an index. It returns c.held.beyond if there is
-// none.
+// firstAbove returns the location of the first applied version whose index is above at. It returns c.held.beyond if
+// there is none.
 func (c *compaction) firstAbove(at uint64) (index.Loc, error) {
 	if at >= c.applied {
 		return c.held.beyond, nil
@@ -198,8 +200,7 @@ func (st *state) beyond() index.Loc {
 	return index.MakeLoc(st.segments[len(st.segments)-1].ordinal, st.end, 0, false)
 }
 
-// heldBytes tells which part of a segment's superseded bytes must be kept because they are in held. Guarded by
-// state.mu.
+// heldBytes tells how many of a segment's superseded bytes must be kept because they are in held. Guarded by state.mu.
 type heldBytes struct {
 	bytes int64 // superseded bytes of the segment that were held when a compaction examined the segment
 	at    int64 // superseded bytes of the segment at that time
@@ -210,10 +211,10 @@ func (b heldBytes) of(superseded int64) int64 {
 	return min(superseded, b.bytes+max(0, superseded-b.at))
 }
 
-// heldLook records how much history the last compaction had to keep. Its values remain in use until about a quarter
-// of that history may be dropped. Guarded by state.mu.
+// heldLook records how much history the last compaction had to keep. Its values are used until about a quarter of that
+// history may be dropped. Guarded by state.mu.
 type heldLook struct {
-	on    bool // whether some history had to be kept
+	on    bool // whether any history had to be kept
 	hold  *Hold
 	index uint64    // the values are used while the hold is below this index; 0 means that the hold does not matter
 	until time.Time // the values are used before this time

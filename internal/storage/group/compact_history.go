@@ -14,7 +14,8 @@ type history struct {
 	recent map[index.Loc]struct{}
 	// tombstones holds, by record id, each delete that is its record's newest version and has no older version stored.
 	tombstones map[int64]row
-	// floor is the index up to which the deletes in tombstones have no older version stored.
+	// floor is the index up to which tombstones may be dropped. If a delete at or below floor is its record's newest
+	// version, no older version of the record is stored.
 	floor uint64
 	// tombstoneBytes holds, for each segment's ordinal, the size of the segment's tombstones that can be dropped.
 	tombstoneBytes bytesByOrdinal

@@ -201,8 +201,9 @@ func (st *state) scanned() map[index.Loc]struct{} {
 	return out
 }
 
-// supersededBlobs holds the total sizes of superseded entries' blobs, in three groups. scanned counts blobs that only
-// snapshots see, held counts blobs that the hold keeps, and garbage counts blobs that can be dropped.
+// supersededBlobs divides the blobs of superseded entries into three groups, and holds the total size of each group.
+// scanned counts the blobs that only snapshots see, held counts those that the hold keeps, and garbage counts those
+// that can be dropped.
 type supersededBlobs struct{ scanned, held, garbage int64 }
 
 // blobGarbage adds up the sizes of the blobs to which a segment's superseded entries refer.

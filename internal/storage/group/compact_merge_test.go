@@ -31,8 +31,8 @@ func TestCompactCrashAtEveryOperation(t *testing.T) {
 	crashWhileCompacting(t, func(b *compactBed) { b.fill(60) })
 }
 
-// TestMergeCrashAtEveryOperation crashes at every operation of compactions that merge many small segments into few, and
-// that remove empty segments from the manifest.
+// TestMergeCrashAtEveryOperation crashes at every operation of compactions that merge many small segments into a few,
+// and that remove empty segments from the manifest.
 func TestMergeCrashAtEveryOperation(t *testing.T) {
 	crashWhileCompacting(t, func(b *compactBed) {
 		for range 12 {

@@ -175,7 +175,8 @@ const (
 	isForgotten             // the record's newest version, but a delete that is no longer needed
 	isNewest
 	isHistory
-	isHeld // kept because it was superseded only recently, or above the hold
+	// isHeld means that the version is kept because it was superseded only recently, or by an entry above the hold.
+	isHeld
 )
 
 // decide returns the fate of an applied version. A version that is superseded and not needed can never be needed

@@ -99,7 +99,8 @@ func (d *damages) forget(repaired func(*format.Damage) bool) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// that returns a *DamageError for the first damage for which hits returns true, or nil if there is no such damage.
+// that returns a *DamageError for the first known damage for which the function hits returns true. It returns nil if
+// there is no such damage.
 func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

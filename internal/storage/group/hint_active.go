@@ -35,7 +35,8 @@ type activeHint struct {
 	whileOpen bool
 
 	frame format.StateFrame // the last state frame of the active segment
-	// ready is the active segment's last state frame before which all entries are known to be applied.
+	// ready is the latest state frame of the active segment for which it is known that all entries before the frame are
+	// applied.
 	ready   format.StateFrame
 	covered format.HintPart // the part of the active segment that the hint covers
 	// tried is the offset up to which a piece was last attempted, even if writing it failed. It is 0 if none was
@@ -142,8 +143,8 @@ func (h *activeHint) drop() {
 	h.tried, h.unsynced = 0, false
 }
 
-// activeHintHead returns the part of the active segment that its hint covers, for a plan in Index residency. It does
-// not check the hint. It returns false if a load would not use the hint.
+// activeHintHead returns the part of the active segment that its hint covers. PlanLoad uses this for a log in Index
+// residency. activeHintHead does not check the hint. It returns false if a load would not use the hint.
 func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) (format.HintPart, bool) {
 	if opts.Residency != Index {
 		return format.HintPart{}, false

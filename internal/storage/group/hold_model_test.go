@@ -221,9 +221,9 @@ func (b *holdBed) check() {
 	}
 }
 
-// TestHistoryAboveTheFloorEqualsTheModel performs random writes, compactions under random holds, restarts and installs.
-// Above the history floor, the state as of any index must equal that of the model. A compaction must keep each version
-// that was superseded above the hold or too recently, and drop all other superseded versions.
+// TestHistoryAboveTheFloorEqualsTheModel performs random writes, compactions under random holds, restarts and
+// installs. Above the history floor, the state as of any index must equal that of the model. A compaction must keep
+// each version that was superseded too recently or by an entry above the hold, and drop all other superseded versions.
 func TestHistoryAboveTheFloorEqualsTheModel(t *testing.T) {
 	seeds := uint64(24)
 	if testing.Short() {

@@ -90,7 +90,7 @@ type installCrash struct {
 	t        *testing.T
 	opts     Options
 	from     *Log
-	before   uint64 // applied index of the old log; 0 if the folder was joining
+	before   uint64 // applied index of the old log; 0 if the replica was joining
 	term     uint64 // term in which the old log has a vote for replica 2
 	old, new int
 	failed   error

@@ -153,7 +153,8 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 	}
 	ok(t, errors.Join(w.Close(), r.Close()))
 
-	// The exporter appends entries and creates a new export, in which its last segment is longer.
+	// The exporter appends entries and creates a new export. The last segment of this export is longer than that of the
+	// first one.
 	d.put(format.Entry{ID: 9, Data: payload(9, 100)})
 	newer := exported(t, d.log)
 	i = begun(t, newer, opts)
@@ -474,7 +475,7 @@ func TestALoadRemovesWhatWasGatheredForNothing(t *testing.T) {
 	entries, err := d.log.Entries(l.AppliedIndex()+1, d.last()+1, 1<<40)
 	ok(t, err)
 	commit := d.last()
-	// The missing entries have arrived from a leader after all.
+	// This time, the replica has received the missing entries from a leader.
 	ok(t, l.Append(&raftpb.HardState{Term: &d.term, Commit: &commit}, entries))
 	ok(t, l.Sync())
 	ok(t, l.Close(false))

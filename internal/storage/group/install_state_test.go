@@ -20,7 +20,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 		term, vote, commit := uint64(4), uint64(2), l.AppliedIndex()
 		ok(t, l.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, nil))
 		ok(t, l.Sync())
-		ok(t, l.Close(false)) // without the files of an orderly stop, only a state frame holds the vote
+		ok(t, l.Close(false)) // without the files that an orderly stop writes, only a state frame holds the vote
 		d.term = c.exporterTerm
 		d.put(format.Entry{ID: 1, Data: []byte("newer")})
 		ok(t, install(d.log, opts))
@@ -50,7 +50,8 @@ func TestExportLeavesOutWhatAnotherLeaderTruncated(t *testing.T) {
 		ok(t, d.log.Append(nil, []*raftpb.Entry{&empty}))
 		ok(t, d.log.Sync())
 		opts := joinerOptions(d.opts, vfstest.NewMem())
-		// A lower index makes the segment with the void entries the last one of the export.
+		// The export ends at its applied index. A lower applied index makes the segment with the void entries the last one
+		// of the export.
 		if seal {
 			ok(t, install(d.log, opts))
 			l := mustLoad(t, opts)

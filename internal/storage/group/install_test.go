@@ -147,7 +147,8 @@ func sameVersions(a, b *Log, id int64) error {
 		if !bytes.Equal(x.Data, y.Data) {
 			return fmt.Errorf("version %d: %d other bytes than the %d that are wanted", x.Index, len(y.Data), len(x.Data))
 		}
-		x.Data, y.Data = nil, nil // with megabytes of data, the message could not be read
+		// A message with megabytes of data would be unreadable.
+		x.Data, y.Data = nil, nil
 		if fmt.Sprint(x) != fmt.Sprint(y) {
 			return fmt.Errorf("version %d: %v, want %v", x.Index, y, x)
 		}
@@ -193,7 +194,8 @@ func sameFlags(a, b *Log) error {
 				newest, _ := l.places.table.Get(r.id)
 				superseded := v.used.superseded(r.loc.Offset())
 				if superseded == (newest == r.loc) {
-					flags[i][r.index<<1] = true // if a flag contradicts the index, this extra flag makes the comparison fail
+					// The flag contradicts the index. The other log cannot have this extra flag, so the comparison fails.
+					flags[i][r.index<<1] = true
 				}
 				flags[i][r.index] = superseded
 			})
@@ -255,7 +257,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 				if names, err := opts.FS.List(opts.Dir + "/" + format.IncomingName); err == nil {
 					t.Fatalf("left over: %v", names)
 				}
-				// As Raft would do, the test sends the rest of the log as entries.
+				// The test now sends the rest of the log as entries, as Raft would do.
 				ok(t, w.sync())
 				ok(t, w.apply())
 				if last := w.last(); last > l.AppliedIndex() {

@@ -44,8 +44,8 @@ type loading struct {
 	commit uint64             // entries up to this index are applied
 	ids    []replay.DamagedID // records with damaged entries
 	found  []*format.Damage   // all damage
-	// tailIDs contains the records that have an entry above the commit. Such an entry, which is not known to be
-	// committed, may have caused some of their used flags to be cleared.
+	// tailIDs contains the records that have an entry above the commit. It is not known whether such an entry is
+	// committed, but used flags of the record may already have been cleared because of it.
 	tailIDs map[int64]bool
 }
 
@@ -233,10 +233,10 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 	return true, nil
 }
 
-// checkHeader compares a segment's header with the manifest. The argument there reports whether the file exists. If
-// the segment has an image, checkHeader reads the header from the image. If the file is missing or its header differs
-// from the manifest, checkHeader returns damage, which affects only the header. If the header belongs to another
-// group or store, or has a newer version, checkHeader returns an error.
+// checkHeader compares a segment's header with the manifest. The argument there is true if the segment's file exists.
+// If the segment has an image, checkHeader reads the header from the image. If the file is missing or its header
+// differs from the manifest, checkHeader returns damage, which affects only the header. If the header belongs to
+// another group or store, or has a newer version, checkHeader returns an error.
 func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
 	damage := func(what string) *format.Damage {
 		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number),

@@ -51,8 +51,8 @@ type parts struct {
 	memory  memory
 }
 
-// write calls do with writer.mu held, unless the log is closed. It adds the names of the group and of the operation
-// to the error that do returns.
+// write calls the function do while it holds writer.mu, unless the log is closed. It adds the names of the group and
+// of the operation to the error that do returns.
 func (l *Log) write(operation string, do func() error) error {
 	return l.w.whileOpen(func() (err error) {
 		defer l.addNames(operation, &err)

@@ -96,7 +96,8 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 	disk := mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(name)
 	ok(t, err)
-	_, err = f.WriteAt(make([]byte, 8), at[1]) // leaves a hole, which two whole entries follow
+	// This leaves a hole before two whole entries.
+	_, err = f.WriteAt(make([]byte, 8), at[1])
 	ok(t, err)
 	ok(t, f.Close())
 	d.opts.FS = disk
@@ -125,8 +126,8 @@ func TestRule3_TornTailIsTruncatedAndNothingBehindIsRevived(t *testing.T) {
 }
 
 func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
-	// The hole looks like a torn tail. However, there is proof that the bytes were synced: Tick writes it to the mark
-	// when the group is idle, and otherwise the state record of the next batch holds it.
+	// To a load, the hole looks like a torn tail. However, the log has recorded that the bytes were synced. Tick records
+	// this in the mark when the group is idle, and otherwise the state record of the next batch does.
 	for name, settle := range map[string]func(d *logDriver){
 		"tick":         func(d *logDriver) { ok(d.t, d.log.Tick()) },
 		"state record": func(d *logDriver) { ok(d.t, d.append(format.Entry{Kind: format.KindEmpty})); ok(d.t, d.log.Sync()) },

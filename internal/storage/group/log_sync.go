@@ -31,8 +31,8 @@ func (w *writer) sync() error {
 	return nil
 }
 
-// syncedTo records that the active segment is on disk up to end. The argument last is the index of the last entry
-// before end. The caller holds mu.
+// syncedTo records that the active segment is on disk up to the offset end. The argument last is the index of the last
+// entry before that offset. The caller holds mu.
 func (w *writer) syncedTo(end int64, last uint64) {
 	w.clean()
 	w.state.synced(w.active, end, last)

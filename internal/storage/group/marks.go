@@ -112,7 +112,7 @@ func (f *markFile) open() error {
 
 func (f *markFile) closeFile() {
 	if f.file != nil {
-		// Either the content is synced, or it cannot be trusted anyway.
+		// An error from Close does not matter, because the file's content is either synced already or not trusted anyway.
 		_ = f.file.Close()
 		f.file = nil
 	}

@@ -99,8 +99,8 @@ func TestAnOlderTermTruncatesANewerOne(t *testing.T) {
 // frame, even if the entry was not applied before the load. Compaction drops the first frame, which is void.
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
-		// If the segment is sealed, the load takes the locations of the tail's entries from a hint, and otherwise from
-		// rows.
+		// The load takes the locations of the tail's entries from a hint if the segment is sealed, and from rows if it is
+		// not.
 		for _, seal := range []bool{false, true} {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
 			overwritten(t, d)
@@ -239,15 +239,15 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	return err
 }
 
-// TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole makes the file return an error before or while a batch that
-// makes synced entries void is written. The log must continue in a new segment that begins with the batch, and not
-// after the entries that the batch makes void.
+// TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole appends a batch that makes synced entries void, and lets
+// operations on the segment's file fail before or during the write. The log must continue in a new segment that begins
+// with the first entry of the batch and has none of the void entries.
 func TestABatchThatTruncatesTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
-	// After the batch was half written, truncating it fails too.
+	// The write of the batch fails halfway, and then truncating the file fails too.
 	t.Run("halfway", func(t *testing.T) {
 		truncatesInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
 	})
-	// The old segment has no space for the batch, so it is synced first.
+	// The old segment has no space for the batch, so it must be synced and sealed first. That sync fails.
 	t.Run("before", func(t *testing.T) {
 		truncatesInNewSegment(t, 64<<10, vfstest.OpSync)
 	})

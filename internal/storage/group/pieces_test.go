@@ -57,7 +57,7 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 		if report := d.load(); report.Outcome != Loaded {
 			t.Errorf("loaded again: %+v", report)
 		}
-		// The last commit index was not stored, so the load left the last batch unapplied.
+		// The last commit index was not stored, so the load has not applied the last batch.
 		ok(t, d.log.Apply(d.last(), nil))
 		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")}))
 	})
@@ -180,7 +180,7 @@ func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 	check("active segment")
 	ok(t, sealAndClose(d.log))
 	d.load()
-	ok(t, d.log.Apply(d.last(), nil)) // the last commit index was not stored, so the load left the last batch unapplied
+	ok(t, d.log.Apply(d.last(), nil)) // the last commit index was not stored, so the load has not applied the last batch
 	check("sealed segment, cold")
 	check("sealed segment, once more")
 }

@@ -88,7 +88,7 @@ func (p *places) insert(id int64, loc index.Loc) error {
 	return nil
 }
 
-// clearUsed clears the used flag of the frame at a location, in the segment that the location names.
+// clearUsed clears the used flag of the frame at a location. The ordinal in the location determines the segment.
 func (p *places) clearUsed(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
 
 // supersede clears the used flag of the frame at a location in a segment.
@@ -106,8 +106,8 @@ func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	}
 }
 
-// moved updates the index and the used flags for an applied version that has a new location, or that was dropped. The
-// argument to is 0 if the version was dropped.
+// moved updates the index and the used flags after an applied version was moved from one location to another, or was
+// dropped. If the version was dropped, the argument to is 0.
 func (p *places) moved(id int64, from, to index.Loc) {
 	if to == 0 {
 		p.table.CompareAndDelete(id, from)

@@ -140,9 +140,9 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 	return max(0, min(fit, known+above)), nil
 }
 
-// countedMin decides whether the entries above the mark are counted. They are counted only if the bytes above the
-// mark can hold at least this many entries. Fewer entries take little memory, and planning all groups should not have
-// to wait for a read in each group.
+// countedMin decides whether the entries above the mark are counted. They are counted only if the bytes above the mark
+// can hold at least this many entries. Fewer entries take little memory, and counting them would add a read for each
+// group to the plan for all groups.
 const countedMin = 8192
 
 const (

@@ -151,7 +151,7 @@ func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
 	return rec, nil
 }
 
-// version reads a version that is not the newest one, or is not known to be.
+// version reads a version of a record by its index. The version may or may not be the newest one.
 func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
 	found := false
 	if opts.Index <= r.state.applied.Load() {

@@ -66,8 +66,8 @@ func (v view) frames(from int64, fn func(step *segio.FrameStep) bool) error {
 	return v.framesOf(from, v.end, nil, fn)
 }
 
-// framesOf is like frames, but ends at the offset to, which must be the end of a frame. It skips the content of the
-// frames for which pass returns true, unless pass is nil.
+// framesOf is like frames, but stops at the offset to, at which a frame must end. If the function pass is not nil,
+// framesOf skips the content of the frames for which pass returns true.
 func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool) error {
 	var r *segio.FrameReader
 	var size int64
@@ -119,10 +119,10 @@ func (v view) damage(group string, step *segio.FrameStep) format.Damage {
 	return d
 }
 
-// walkEntries calls fn for the entries with indexes from lo to hi in order, until fn returns false. fn must not use an
-// entry after it has returned. If pass is nil, bad bytes between the entries and missing entries are errors. Otherwise
-// walkEntries calls pass for bad bytes, and skips missing entries. It then also continues after a file that cannot be
-// read, and returns that error at the end.
+// walkEntries calls fn for the entries with indexes from lo to hi in order, until fn returns false. The function fn
+// must not use an entry after it has returned. If pass is nil, bad bytes between the entries and missing entries are
+// errors. If pass is not nil, walkEntries calls it for bad bytes, and skips missing entries. If it then cannot read a
+// file, it continues with the next file, and returns the error at the end.
 func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*format.Entry, index.Loc) bool) error {
 	if lo > hi {
 		return nil
@@ -211,8 +211,8 @@ func (r *reader) startOf(v view, at uint64) int64 {
 	return points[i].offset
 }
 
-// boundOf returns an offset in the view beyond all entries up to the given index, except void ones. This works
-// because entries that are not void are in index order.
+// boundOf returns an offset in the view after which there are only void entries and entries above the given index.
+// This works because entries that are not void are in index order.
 func (r *reader) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end

@@ -123,8 +123,8 @@ func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last ui
 	return last
 }
 
-// above returns a mark beyond all bytes that are known to be lost, and beyond the doubt bytes after them that may be
-// lost as well.
+// above returns a mark beyond all bytes that are known to be lost. The argument doubt is the number of bytes after
+// them that may be lost as well. The mark is beyond these bytes too.
 func (r *redo) above(doubt int64) (format.Mark, error) {
 	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {

@@ -65,7 +65,7 @@ func (r *renewal) manifest() ([]format.Damage, error) {
 		_, copies, err = format.DecodeManifest(b)
 	}
 	if err != nil {
-		copies = [2]error{err, err} // both copies are written again from memory
+		copies = [2]error{err, err} // makes both copies count as bad, so that they are written again from memory
 	}
 	bad := r.copyDamages(format.ManifestName, int64(len(b)/2), copies)
 	if len(bad) == 0 {
@@ -130,7 +130,7 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	}
 	content := make([]byte, format.MarkFileBytes)
 	if found {
-		mark.Sequence = f.sequence // makes the next mark go into the other slot
+		mark.Sequence = f.sequence // makes the next mark go into the other slot of the file
 		copy(content[mark.Sequence%format.MarkSlots*format.BlockBytes:], format.EncodeMark(mark))
 	}
 	f.closeFile()
@@ -139,8 +139,8 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	return bad, err
 }
 
-// activeHint rewrites the active segment's hint if its file has fewer whole pieces than were written, or if found
-// includes damage to that hint.
+// activeHint checks the active segment's hint. It rewrites the hint if the file has fewer whole pieces than were
+// written, or if the damage in found includes this hint.
 func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
 	part, s := r.w.hint.covered, r.w.active.manifest()

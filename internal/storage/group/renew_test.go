@@ -128,7 +128,7 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// renameFS calls the function before once, just before it renames a file.
+// renameFS calls the function in its field before once, immediately before it renames the file with the given name.
 type renameFS struct {
 	*vfstest.Mem
 	name   string

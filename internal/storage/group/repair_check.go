@@ -58,8 +58,8 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 	return nil
 }
 
-// isOnlyRequest reports whether the peer still has a version that this log's compaction has dropped, or replaced with
-// a remembered request.
+// isOnlyRequest reports whether the peer still has a version that compaction has already removed from this log.
+// Compaction has either dropped the version, or replaced it with a remembered request.
 func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	k, known := p.s.known[e.Index]
 	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// repairTwin supplies a repair from an undamaged log.
+// repairTwin supplies a repair with the data of an undamaged log.
 type repairTwin struct {
 	peer, log *Log
 	blobs     int
@@ -35,8 +35,8 @@ func (m *repairTwin) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	return fetchBlob(m.peer, m.log, ref)
 }
 
-// spoil damages all entries of a record. It does so either while the log is open, or before it loads the log without
-// hints. When it returns, the log has found all of the damage.
+// spoil damages all entries of a record. If open is true, it does so while the log is open, and otherwise before it
+// loads the log without hints. When it returns, the log has found all of the damage.
 func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	t.Helper()
 	opts := b.opts

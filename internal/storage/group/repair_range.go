@@ -128,8 +128,9 @@ func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, err
 // RangeAnswer is the part of a requested range of entries that a peer has.
 type RangeAnswer struct {
 	Entries []*raftpb.Entry // the peer's entries with an index from First to Through
-	Through uint64          // no valid entry has an index up to Through, except those in Entries
-	Applied uint64          // the peer's applied index when it read the entries
+	// Through is the index up to which Entries is complete. It has every valid entry from First to Through.
+	Through uint64
+	Applied uint64 // the peer's applied index when it read the entries
 }
 
 // ReadRange is the peer's side of a repair. It returns the applied entries of a range, with at most maxBytes bytes of
@@ -174,7 +175,7 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, budget *uint64) 
 		e := &step.Entry
 		switch {
 		case step.Status == segio.FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
-			return true // unwritten space; if frames follow the zeros, these are damage
+			return true // unwritten space; if frames follow these zeros, the zeros are damage
 		case step.Status != segio.FrameWhole:
 			damage = &format.DamageError{Damage: v.damage(r.group, step)}
 			return false
@@ -214,8 +215,8 @@ func (l *Log) RepairFrom(ctx context.Context, r Repair, from RepairSource) error
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)
 		if errors.Is(err, ErrVersionNotFound) {
-			// The source has compacted the blob away. This log still has the blob's entry, because a log with damage is not
-			// compacted.
+			// The source no longer has the blob, because compaction has dropped it together with its entry. This log still has
+			// the entry, because a log with damage is not compacted. Only an install can resolve this difference.
 			err = ErrRepairByInstall
 		}
 		return err

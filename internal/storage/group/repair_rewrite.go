@@ -31,8 +31,8 @@ type rangeRepair struct {
 	dropped bool
 	terms   []format.TermRun
 	out     *rewrite
-	// returns holds the restored versions whose new locations must be added to the index, because the index has no
-	// location for them or a different one.
+	// returns holds the restored versions whose new locations must be added to the index. Either the index has no
+	// location for such a version's record, or it has a different one.
 	returns []move
 	gone    []int64 // records of which a version was dropped
 }
@@ -167,7 +167,7 @@ func (p *rangeRepair) put(step *segio.FrameStep) error {
 	case !e.Kind.IsVersion():
 	case p.s.rows:
 		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone), to})
-	// The index may lack this version, for example because the load took it for void.
+	// The index may lack this version, for example because the load mistook it for void.
 	default:
 		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
 	}
@@ -218,10 +218,10 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld completes the moves for the swap. For each restored version that the index already locates in the damaged
-// segment, it looks up that location, so that the swap moves the version like the others. For each version that the
-// peer has dropped, it looks up the location, so that the swap drops the version. The index has only one location per
-// record, so this can concern only the newest restored version of a record.
+// findOld completes the moves for the swap. If the index still has the old location of a restored version in the
+// damaged segment, findOld adds a move from that location, so that the swap updates the index. If the index still has
+// a location for a version that the peer has dropped, findOld adds a move that drops the version. The index has only
+// one location per record, so findOld considers only the newest restored version of each record.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {

@@ -23,8 +23,8 @@ type survey struct {
 	// entries that may be void.
 	told map[uint64]knownEntry
 	lost []IndexRange // ranges in which entries are missing or may be missing; in order, and not adjacent
-	// rows means that rows or a hint were available, so that known contains every valid version of the segment and terms
-	// is complete. Any other version in the segment is then void.
+	// rows says whether the survey has used rows or a hint. If so, known contains every valid version of the segment, and
+	// terms is complete. Any other version in the segment is then void.
 	rows bool
 	// requests means that the segment has entries of KindRequest, for which there are no rows.
 	requests bool
@@ -133,8 +133,8 @@ func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	return k
 }
 
-// learnHeader adds the entry with the index at to a survey. The valid header of its damaged frame, at the given offset,
-// describes the entry.
+// learnHeader adds an entry to a survey. The entry's index is at. Its frame, at the given offset, has a valid header,
+// which describes the entry, but damaged content.
 func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 	row, ok := s.known[at]
 	switch {
@@ -142,7 +142,7 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 		s.told[at] = k
 	case row.offset == offset:
 		s.known[at] = k
-	} // otherwise the entry is void, because its row has a different location
+	} // In all other cases the row has a different location, so this entry is void.
 }
 
 // finish completes a survey. It drops void entries, and determines which entries are lost.
@@ -193,10 +193,11 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	s.lost = joinRanges(s.lost)
 }
 
-// dropVoid drops void entries whose replacements are in bad bytes, using the segment's rows and terms. A version is
-// void if no row has its index, or if the row with its index has a different location. Any other entry is void if a
-// row has its index, or if its term differs from the known term at its index. The entries in told have no row, so all
-// versions among them are void. The others are void if their term differs.
+// dropVoid uses the segment's rows and terms to drop void entries whose replacements are in bad bytes. In kept, a
+// version is void if no row has its index, or if the row with its index has a different location. An entry in kept
+// that is not a version is void if a row has its index, or if its term differs from the known term at that index. In
+// told, all versions are void, because no entry in told has a row. Its other entries are void if their term differs
+// from the known term.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
 		is := format.TermAt(s.terms, at)

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestRule4_DamageThatHidesACut damages the entry that made another one void. The void entry must not become valid
-// again. Until a repair, reads of its record must return DATA_LOSS.
+// TestRule4_DamageThatHidesACut damages the entry that made another entry void. The void entry must not become valid
+// again. Until the damage is repaired, reads of the void entry's record must return DATA_LOSS.
 func TestRule4_DamageThatHidesACut(t *testing.T) {
 	step := 1
 	if testing.Short() {
@@ -33,11 +33,12 @@ func TestRule4_DamageThatHidesACut(t *testing.T) {
 // placeOf returns the offset of the frame of an entry that is not applied yet.
 func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).loc.Offset() }
 
-// hiddenTruncation is one case of a hidden truncation.
+// hiddenTruncation is one case of a test in which damage hides that a leader has truncated the log. One entry has made
+// another one void, and then becomes unreadable.
 type hiddenTruncation struct {
 	hint  bool // the segment has a hint
 	void  bool // whether the void entry's content is also damaged
-	end   bool // no entry follows the damaged one in the same batch
+	end   bool // no entry follows the damaged one in the batch
 	same  bool // another entry follows in the same segment
 	next  bool // another entry follows in the next segment
 	gone  bool // the member that supplies the repair no longer has the damaged entry, because of compaction
@@ -149,7 +150,8 @@ func (c hiddenTruncation) test(t *testing.T) {
 	if c.gone && !c.hint && errors.Is(err, ErrRepairByInstall) {
 		ok(t, l.Close(false))
 		ok(t, twin.Close(false))
-		return // because nothing is known about the lost entry
+		// Every result is allowed, because nothing is known about the lost entry.
+		return
 	}
 	ok(t, err)
 	if r, err := l.Get(2, GetOptions{}); !newest(r, err) {
@@ -201,8 +203,8 @@ func (c hiddenTruncation) givenUp(t *testing.T, opts Options, disk vfs.FS, giveU
 	ok(t, l.Close(false))
 }
 
-// TestDamageThatHidesACutOfTheTail damages an entry above the commit so that whole entries before it may be void.
-// Everything after it is whole. The log must not pass these entries to Raft.
+// TestDamageThatHidesACutOfTheTail damages an entry above the commit. The damage may hide a truncation, so whole
+// entries before it may be void, although everything after it is whole. The log must not pass these entries to Raft.
 func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)

@@ -265,7 +265,7 @@ func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 			{8 * time.Minute, last},
 		} {
 			time.Sleep(c.after)
-			// The age of the entries is known only in steps of 5 s, which is up to 6 entries.
+			// The log records the ages of entries only in steps of 5 s, so the result may be up to 6 entries too low.
 			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten {
 				t.Errorf("%v later: forgotten up to %d of %d, want %d", c.after, got, last, c.forgotten)
 			}

@@ -48,8 +48,8 @@ type segment struct {
 	// by state.mu.
 	last  uint64
 	bytes int64
-	// rows has the segment's puts and deletes, sorted by location. It is nil for a sealed segment whose hint is
-	// written, because the hint has the rows. Existing rows never change, and only the length does. Guarded by
+	// rows has the segment's puts and deletes, sorted by location. It is nil for a sealed segment whose hint is written,
+	// because the hint has the rows. Rows are only appended or truncated, and existing rows never change. Guarded by
 	// state.mu.
 	rows *format.Rows
 	// incomplete means that rows lacks entries that are in bad bytes. A hint made from such rows would hide the damage

@@ -28,8 +28,8 @@ type state struct {
 	end       int64            // offset at which the last frame of the active segment ends
 	floor     uint64           // Raft's compaction floor, which is the first index - 1
 	floorTerm uint64
-	// syncedEnd is an offset in the active segment before which everything is on disk. syncedIndex is the greatest index
-	// on disk, in any segment. syncedLast is the index of the last entry by position before syncedEnd.
+	// syncedEnd is an offset in the active segment before which everything is on disk. syncedLast is the index of the
+	// last entry in file order before syncedEnd. syncedIndex is the greatest index on disk, in any segment.
 	syncedEnd   int64
 	syncedLast  uint64
 	syncedIndex uint64
@@ -45,7 +45,7 @@ type state struct {
 
 	// applied is the index of the last applied entry. It is written with mu held.
 	applied atomic.Uint64
-	ages    ages // when the applied entries were applied
+	ages    ages // the times at which entries were applied
 	// tombstoneLimit is the value of the last SetTombstoneLimit.
 	tombstoneLimit atomic.Uint64
 	hold           atomic.Pointer[Hold] // value of the last SetHold, or nil before the first one
@@ -140,8 +140,8 @@ func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	st.last = batch[len(batch)-1].entry.Index
 }
 
-// synced records that the active segment is on disk up to end. The argument last is the index of the last entry before
-// end.
+// synced records that the active segment is on disk up to the offset end. The argument last is the index of the last
+// entry before that offset.
 func (st *state) synced(active *segment, end int64, last uint64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -191,8 +191,8 @@ func (st *state) exportIndex() uint64 {
 	return st.applied.Load()
 }
 
-// forgotten returns the greatest index up to which no request id can still be remembered, not even by a replica that
-// rebuilds its request window from this log.
+// forgotten returns an index. No replica remembers the request id of an entry at or below this index any longer, not
+// even a replica that rebuilds its request window from this log.
 func (st *state) forgotten(w format.RequestWindow) uint64 {
 	applied := st.applied.Load()
 	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }

@@ -226,9 +226,9 @@ func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
-// firstSince returns an index at which a search for entries committed at or after the given time can begin, because
-// no earlier entry was committed so late. The index is from, or the first index of a later segment. This works
-// because commit times in a log never decrease.
+// firstSince returns the index at which a search for entries committed at or after the given time can begin. All
+// earlier entries were committed before that time. The result is either the argument from or the first index of a
+// later segment. This works because commit times in a log never decrease.
 func (r *reader) firstSince(from, through uint64, since int64) uint64 {
 	views := r.views(from, through)
 	defer unpinAll(views)

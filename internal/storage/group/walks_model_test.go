@@ -83,7 +83,8 @@ func readWritten(t testing.TB, fs vfs.FS, dir string) *writtenLog {
 
 func (w *writtenLog) active() *writtenSegment { return w.segments[len(w.segments)-1] }
 
-// compare determines which frames are damaged if the segment's file has the bytes now.
+// compare determines which frames are damaged. The argument now holds the bytes that the segment's file has after the
+// damage.
 func (s *writtenSegment) compare(now []byte) {
 	for _, f := range s.frames {
 		behind := f.offset + format.FrameHeaderBytes

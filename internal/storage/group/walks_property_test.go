@@ -51,7 +51,8 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 		ok(t, c.change())
 	}
 	ok(t, errors.Join(c.sync(), c.apply()))
-	// In the other cases, the commit index in the last state frame does not cover all entries.
+	// In one of three cases, chosen at random, this is left out. The commit index in the last state frame then does not
+	// cover all entries.
 	if c.random.IntN(3) > 0 {
 		ok(t, c.appendBatch(c.model.last+1, nil))
 		ok(t, c.sync())

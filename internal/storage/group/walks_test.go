@@ -39,12 +39,13 @@ func TestTheWalksAgree(t *testing.T) {
 	}
 }
 
-// telling holds additional seeds. The log of each of them fails without a certain fix, which the logs of the first
-// seeds would not notice. The log for seed 2535 has a void bad frame that must not raise the last index.
+// telling holds additional seeds. Each of them creates a log on which the test would fail if a certain bug came back.
+// The logs of the first seeds would not show that bug. The log for seed 2535 has a void bad frame that must not raise
+// the last index.
 var telling = []uint64{2535}
 
 // The results are known to differ for 9 of 100,000 logs, mostly because Load refuses a log with several damages above
-// its commit index. If they differ for more than differMax of differLogs random logs, there must be a new fault.
+// its commit index. If the results differ for more than differMax of differLogs random logs, there must be a new bug.
 const (
 	differLogs = 10_000
 	differMax  = 5

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// aheadFS counts the writes of zeros to segments, and those writes of data that fell entirely on such zeros.
+// aheadFS counts the writes that write zeros to segments, and the writes of data that fall entirely on such zeros.
 type aheadFS struct {
 	*vfstest.Mem
 	fail bool // whether writes of zeros fail

@@ -29,7 +29,7 @@ type writer struct {
 
 	active *segment
 	end    int64 // offset of the next frame
-	// last is the index of the active segment's last entry by position. It is one less than the segment's first index
+	// last is the index of the active segment's last entry in file order. It is one less than the segment's first index
 	// if there is no entry.
 	last  uint64
 	hard  format.StateRecord // term, vote and commit as Raft has set them
@@ -57,7 +57,7 @@ func newWriter(p *parts, opts *Options) writer {
 	}
 }
 
-// whileOpen calls do with mu held. If the log is closed, whileOpen returns ErrClosed instead.
+// whileOpen calls the function do while it holds mu. If the log is closed, whileOpen returns ErrClosed instead.
 func (w *writer) whileOpen(do func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

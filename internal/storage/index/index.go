@@ -43,5 +43,6 @@ func (l Loc) LengthBound() int64 { return int64(l>>1&(1<<15-1)) * 64 }
 // Tombstone reports whether the entry is a delete.
 func (l Loc) Tombstone() bool { return l&1 != 0 }
 
-// Less reports whether l is an earlier location in the log than other. It ignores the length and the tombstone bit.
+// Less reports whether the location l is earlier in the log than the location other. It ignores the length and the
+// tombstone bit.
 func (l Loc) Less(other Loc) bool { return l>>16 < other>>16 }

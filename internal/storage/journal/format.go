@@ -25,9 +25,10 @@ type Range struct {
 	Segment [8]byte // id of the segment
 	Offset  int64
 	Bytes   []byte
-	// Before is 0 in a range that carries its own bytes. Otherwise the range carries no bytes (Bytes is empty), and
-	// Replay writes nothing for it. It then repeats a range of the previous record that had any, and Before is the
-	// number of bytes of that range. If the previous record cannot be read, this shows which bytes it made durable.
+	// Before is 0 in a range that carries its own bytes. A range with a different Before carries no bytes (Bytes is
+	// empty), and Replay writes nothing for it. It repeats a range of the last earlier record that carried bytes, and
+	// Before is the number of bytes in that range. If that earlier record cannot be read, this shows which bytes it made
+	// durable.
 	Before int64
 }
 
@@ -84,7 +85,7 @@ var errRecord = errors.New("is no record")
 type record struct {
 	epoch, sequence uint64
 	ranges          []Range // Bytes of these ranges points into the content of the file
-	before          []Range // repeats the ranges of the last earlier record that had any
+	before          []Range // repeats the ranges of the last earlier record that carried bytes
 	at, bytes       int     // offset in the file, and size including padding
 }
 

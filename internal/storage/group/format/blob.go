@@ -121,7 +121,7 @@ func BlobChunk(size, number int64) (offset, length int64) {
 		min(BlobChunkBytes, size-number*BlobChunkBytes) + BlobCRCBytes
 }
 
-// IsBlobChunk reports whether b is the blob chunk with the given number, followed by a valid checksum.
+// IsBlobChunk reports whether b consists of the blob chunk with the given number and that chunk's valid checksum.
 func IsBlobChunk(b []byte, id uuid.UUID, number int64) bool {
 	n := len(b) - BlobCRCBytes
 	return binary.LittleEndian.Uint32(b[n:]) == blobChunkChecksum(b[:n], id, number)

@@ -171,7 +171,7 @@ func (e *Entry) Check() error {
 	return nil
 }
 
-// refusal returns the rule of its kind that the entry violates, or an empty string if it violates none.
+// refusal returns the rule for entries of this kind that the entry violates, or an empty string if it violates none.
 func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	switch e.Kind {
 	case KindPut:

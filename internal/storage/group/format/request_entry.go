@@ -69,11 +69,11 @@ func (r *Request) IsSame(other *Request) bool {
 	return r.ID == other.ID && r.Delete == other.Delete && r.CRC32C == other.CRC32C
 }
 
-// RequestWindow says how long the request id of a write is remembered. The id may be forgotten when the write is older
-// than Age or when Writes further writes of the group have followed. However, it is remembered until the write is older
-// than AgeMin or WritesMax further writes have followed. A write's age is counted from the time at which this process
-// applied it or, for an older write, from the start of this process. It is measured with the monotonic clock, so
-// changes to the machine's clock do not affect it.
+// RequestWindow says how long the request id of a write is remembered. The id may be forgotten once the write is older
+// than Age. It may be forgotten earlier in two cases: if the write is older than AgeMin and at least Writes later
+// writes have followed in the group, and if WritesMax later writes have followed. A write's age is counted from the
+// time at which this process applied it or, for an older write, from the start of this process. It is measured with
+// the monotonic clock, so changes to the machine's clock do not affect it.
 type RequestWindow struct {
 	Age       time.Duration
 	Writes    int

@@ -67,7 +67,8 @@ func (r *Rows) AddRequest(e *Entry) {
 	r.LastCommit = max(r.LastCommit, e.CommitTime)
 }
 
-// Add appends a row for a put or delete whose frame is at an offset. The segment's first index is first.
+// Add appends a row for the put or delete whose frame is at the given offset. The argument first is the segment's
+// first index.
 func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	r.IDs = append(r.IDs, e.ID)
 	r.Places = append(r.Places, uint64(index.MakeLoc(0, offset, length, e.Kind == KindDelete)))

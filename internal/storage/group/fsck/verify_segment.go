@@ -28,7 +28,8 @@ type segmentScan struct {
 	faults      []format.Damage
 	badRefs     []int64 // offsets of the frames of puts whose reference to a blob is damaged
 	frameUnused []int64 // offsets of frames whose used byte says "superseded"
-	unused      []int64 // the same, according to the used flags of a valid hint
+	// unused holds the offsets of frames that are superseded according to the used flags of a valid hint.
+	unused []int64
 
 	first       uint64 // index of the first entry, or 0 if there is none
 	firstTerm   uint64

@@ -100,8 +100,8 @@ func TestVerifyNamesTheIdsThatWereHit(t *testing.T) {
 				}
 				undo()
 			}
-			// If a frame's header is damaged, the hint identifies the entry, if there is one, and the entries before
-			// and after it determine its index.
+			// If a frame's header is damaged, the hint, if there is one, identifies the entry. The index of the entry follows
+			// from the entries before and after it.
 			undo := g.Change(t, name, f.Offset+8, func(b []byte) { b[0]++ }, 1)
 			d := verifyFolder(t, g).Damages
 			if len(d) != 1 || d[0].Offset != f.Offset || d[0].Length != f.Bytes {

@@ -5,13 +5,14 @@ import "sheaf.dev/sheaf/internal/storage/group/format"
 // Recovered is the result of recovering the last segment.
 type Recovered struct {
 	*Walk
-	End           int64  // offset at which the log continues
-	VoteMissing   bool   // a vote may be lost (see Walk.StateMissing)
-	HasTornTail   bool   // a torn tail begins at End, and must be removed
-	TornTailBytes int64  // size of the torn tail, without the zeros at its end
-	reach         uint64 // greatest index that a valid entry can have, given the whole entries after bad bytes
-	Damages       []*format.Damage
-	IDs           []DamagedID
+	End           int64 // offset at which the log continues
+	VoteMissing   bool  // a vote may be lost (see Walk.StateMissing)
+	HasTornTail   bool  // a torn tail begins at End, and must be removed
+	TornTailBytes int64 // size of the torn tail, without the zeros at its end
+	// reach is the greatest index that the log's last entry can have (see Walk.mayEnd).
+	reach   uint64
+	Damages []*format.Damage
+	IDs     []DamagedID
 }
 
 // Recover performs step 6 of the recovery in docs/format.md. The argument size is the offset at which the file's data
@@ -39,7 +40,7 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 		}
 	}
 	last := max(out.Last, syncedIndex, out.mayReach())
-	if out.End < synced { // synced bytes are missing, because the file has zeros in their place, or ends before them
+	if out.End < synced { // the file has zeros in place of synced bytes, or ends before them
 		out.Unknown(out.End, synced-out.End, "what was synced is gone", true)
 		out.End = synced
 	}
@@ -57,7 +58,7 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 func (r *Recovered) LastIndex() uint64 {
 	last := r.Last
 	for _, d := range r.Damages {
-		last = max(last, min(d.IndexLast, r.reach)) // the entries that were lost at the end did exist
+		last = max(last, min(d.IndexLast, r.reach)) // entries lost at the end were valid up to reach, so they count as well
 	}
 	return last
 }

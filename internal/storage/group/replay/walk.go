@@ -27,8 +27,8 @@ type badRange struct {
 	known         *format.Entry // the entry without attributes and data, if its header is valid
 	before, After uint64        // indexes of the whole entries before and after the range; After is 0 if no entry follows
 	commit        uint64        // greatest commit index in the state records before the range
-	// truncatedFrom is not 0 if the range may hold entries of another leader that truncated the log, because the entry
-	// after the range has a different term. Entries before the range are then possibly void if their index is at or
+	// truncatedFrom is not 0 if the range may hold entries with which another leader truncated the log, because the entry
+	// after the range has a different term. In that case, entries before the range may be void if their index is at or
 	// above truncatedFrom.
 	truncatedFrom uint64
 }
@@ -44,7 +44,7 @@ func mayHideTruncation(bytes int64, before, after uint64) bool {
 type Walk struct {
 	Rows    format.Rows
 	Terms   []format.TermRun
-	Last    uint64 // index of the last entry by position, or FirstIndex - 1 if there is none
+	Last    uint64 // index of the last entry in file order, or FirstIndex - 1 if there is none
 	Entries int64
 	State   format.StateRecord
 	States  bool  // a state record was found
@@ -53,7 +53,7 @@ type Walk struct {
 	// entry before the last state record.
 	StateFirst int64
 	StateLast  uint64
-	Term       uint64 // term of the last entry by position
+	Term       uint64 // term of the last entry in file order
 	Synced     int64  // greatest synced offset in any of the state records
 	// SyncedIndex is the synced index in the same state record.
 	SyncedIndex uint64
@@ -267,12 +267,13 @@ func (w *Walk) Counts(version bool, offset int64) bool {
 	return found
 }
 
-// closeRanges records that e is the first entry after the bad ranges that no entry has followed so far.
+// closeRanges completes the bad ranges between the previous entry and e. It records that e is the entry after them.
 func (w *Walk) closeRanges(e *format.Entry) {
 	for i := w.open; i < len(w.Bad); i++ {
 		b := &w.Bad[i]
 		b.After = e.Index
-		// If e shows that entries before the range are void, entries in the range replaced them.
+		// The entry e may show that entries before the range are void. The entries that replaced them must then have been in
+		// the range.
 		if from := w.voidFrom(e); from < e.Index {
 			b.before = min(b.before, from-1)
 		}
@@ -305,7 +306,7 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		after := b.After
 		if after == 0 {
 			after = lastIndex + 1
-			// No entry follows the range, so any later term is possible.
+			// No entry follows the range, so the range may hold entries with any later term.
 			if mayHideTruncation(b.Bytes, w.Term, math.MaxUint64) {
 				b.truncatedFrom = b.commit + 1
 			}

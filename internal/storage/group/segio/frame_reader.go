@@ -33,9 +33,11 @@ type FrameStep struct {
 	Status     FrameStatus
 	Offset     int64 // offset in the segment, in bytes
 	Bytes      int64
-	Unreadable bool         // whether the device failed to read a part of the range
-	Entry      format.Entry // FrameWhole: the whole entry; FrameContent, FramePassed: without attributes and data
-	Raw        []byte       // the frame's bytes; set only with FrameWhole
+	Unreadable bool // whether the device failed to read a part of the range
+	// Entry is the whole entry if Status is FrameWhole. It lacks attributes and data if Status is FrameContent or
+	// FramePassed.
+	Entry format.Entry
+	Raw   []byte // the frame's bytes; set only with FrameWhole
 }
 
 // FrameReader walks the frames of a segment from an offset to its end. After bad bytes it continues at the next marker

@@ -104,8 +104,8 @@ func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	return buffer[:bytes], nil
 }
 
-// takeKept returns the smallest kept memory that is large enough, unless it is much larger than requested, or nil if
-// there is none.
+// takeKept returns the smallest piece of kept memory that is at least as large as requested and not much larger. It
+// returns nil if there is no such piece.
 func (l *Loader) takeKept(size int64) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,8 +221,9 @@ func (l *Loader) readNext(r *ImageRead) bool {
 	return true
 }
 
-// readChunk reads a chunk. The file must hold at least the first wanted bytes of the chunk. If the device fails to
-// read them, readChunk reads block by block, and replaces unreadable blocks with bytes that pass no checksum.
+// readChunk reads a chunk. The file must hold at least as many of the chunk's first bytes as wanted says. If the
+// device fails to read these bytes, readChunk reads block by block, and replaces unreadable blocks with bytes that
+// pass no checksum.
 func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRange, error) {
 	n, err := file.ReadAt(into, offset)
 	if n >= min(wanted, len(into)) {
@@ -271,7 +272,7 @@ func (r *ImageRead) fail(err error) {
 	r.moved.Broadcast()
 }
 
-// await waits until the bytes before the offset through have arrived. It returns the offset before which all bytes have
+// await waits until all bytes before the offset through have arrived. It returns an offset before which all bytes have
 // arrived.
 func (r *ImageRead) await(through int64) (int64, error) {
 	through = min(through, int64(len(r.into)))

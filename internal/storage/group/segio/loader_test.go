@@ -150,8 +150,8 @@ func TestLoaderErrors(t *testing.T) {
 	}
 }
 
-// TestLoaderKeepsMemory checks that freed memory is reused, but not as fresh memory, and that no more than KeepBytes is
-// kept.
+// TestLoaderKeepsMemory checks that the loader reuses freed memory, that it does not return such memory to a caller
+// that requests fresh memory, and that it keeps no more than KeepBytes.
 func TestLoaderKeepsMemory(t *testing.T) {
 	l := NewLoader(LoaderOptions{KeepBytes: 5 << 20})
 	first, err := l.Allocate(4<<20, false)

@@ -61,9 +61,10 @@ func (r *ReadAhead) ask() {
 	}
 }
 
-// next returns the bytes of the file from the offset at to the end of the read that contains them, in buffer[begin:].
-// The offset is a multiple of the block size. The caller may write to buffer[:begin], for example the end of the
-// previous piece, until it calls release(). The buffer is nil at the end of the file and after an error.
+// next returns a part of the file in buffer[begin:]. The part begins at the offset at, which must be a multiple of the
+// block size, and extends to the end of the read that contains this offset. The caller may write to buffer[:begin]
+// until it calls release, for example to put the end of the previous piece there. The buffer is nil at the end of the
+// file and after an error.
 func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	if at%format.BlockBytes != 0 || at >= r.end {
 		return nil, 0

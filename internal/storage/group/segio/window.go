@@ -16,9 +16,9 @@ const WindowBytes = 2 << 20
 // unreadable sectors with bytes that pass no checksum.
 type Window struct {
 	src        io.ReaderAt // nil if bytes holds the whole file
-	ahead      *ReadAhead  // equal to src if that is a ReadAhead
+	ahead      *ReadAhead  // src as a ReadAhead, or nil if src is a different type
 	end        int64       // offset at which the range to read ends
-	bytes      []byte      // content of the file from offset at on
+	bytes      []byte      // content of the file, beginning at the offset in the field at
 	at         int64
 	space      []byte // the memory that contains bytes; aligned for O_DIRECT
 	unreadable []byteRange
@@ -159,7 +159,7 @@ func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 		n += len(block)
 	}
 	if !good && offset == 0 {
-		return 0, last // without a single readable block, the whole file has failed, and not just a sector
+		return 0, last // not a single block is readable, so the error concerns the whole file, and not just a sector
 	}
 	return n, nil
 }

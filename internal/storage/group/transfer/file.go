@@ -123,7 +123,7 @@ func (w *InstallFile) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// writeOut asks the kernel to write the received bytes, for the reasons given at writeOutBytes. The argument read is
+// writeOut asks the kernel to write the received bytes. The comment on writeOutBytes says why. The argument read is
 // the offset up to which the bytes have been checked.
 func (w *InstallFile) writeOut(read int64) error {
 	if w.at-w.started < writeOutBytes {

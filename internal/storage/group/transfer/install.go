@@ -80,7 +80,7 @@ type Install struct {
 // incomingFile is a file that is being collected.
 type incomingFile struct {
 	File
-	segment format.ManifestSegment // its Number is the number in the file's name in the incoming folder
+	segment format.ManifestSegment // the segment's Number is the one in the file's name in the incoming folder
 	ref     format.BlobRef
 	whole   bool
 	inPlace bool // whether the file is a blob that is already in the group's folder
@@ -128,7 +128,9 @@ func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, m
 	if err != nil {
 		return fail(err)
 	}
-	if opts.Damaged || !own.holds(m) { // otherwise the commit point was passed, and Finish only needs to clean up
+	// If the folder already holds the export, an earlier attempt has passed the commit point, and Finish only needs to
+	// clean up.
+	if opts.Damaged || !own.holds(m) {
 		if err := own.checkCommit(m); err != nil {
 			return fail(err)
 		}

@@ -140,9 +140,9 @@ func (o *ownLog) readTail() error {
 	return nil
 }
 
-// checkTail returns ErrBehind if entries may be lost that this replica has acknowledged to a leader. These are the
-// entries after the end of the export, if the log has the export's last entry. If the log does not have that entry, the
-// later entries are void, because the committed log has it.
+// checkTail returns ErrBehind if the install could lose entries that this replica has acknowledged to a leader. Such
+// entries can exist only after the end of the export, in a log that has the export's last entry. If the log has a
+// different entry at that index, its later entries are void, because the export's entry is committed.
 func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 	if o.manifest == nil {
 		return nil
