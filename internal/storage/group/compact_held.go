@@ -22,8 +22,8 @@ type held struct {
 	// through is an index. A version may be dropped if the entry that superseded it is at or below through. If through has
 	// the value everything, no superseded version is kept.
 	through uint64
-	// ageThrough is the value that through would have because of Retention.MinAge alone. hold is the hold that was taken
-	// into account in through. It is nil if no hold was set, or if the compaction ignores the hold.
+	// ageThrough is the value that through would have if only Retention.MinAge limited it. hold is the hold that was
+	// taken into account in through. It is nil if no hold was set, or if the compaction ignores the hold.
 	ageThrough uint64
 	hold       *Hold
 	// first is the location of the first version whose index is above through. beyond is the location of the first entry
@@ -34,7 +34,7 @@ type held struct {
 	// value is 0 until that location is known.
 	newest map[int64]index.Loc
 	found  int // number of records in newest whose location is known
-	// bytes is the size of the superseded versions that are kept for no other reason, by the ordinal of their segment.
+	// bytes holds, by segment ordinal, the size of the superseded versions that are kept only because they are in held.
 	// aged is the size of those among them that Retention.MinAge keeps as well.
 	bytes bytesByOrdinal
 	aged  int64
@@ -153,12 +153,12 @@ func (h *held) note(r row) bool {
 	return true
 }
 
-// isKnown reports whether the method note needs no more rows from the segment v or from earlier segments.
+// isKnown reports whether the method note no longer needs the rows of the segment v or of earlier segments.
 func (h *held) isKnown(v view) bool {
 	return h.through == everything || v.through <= h.through && h.found == len(h.newest)
 }
 
-// count adds the size of a superseded version that nothing else keeps.
+// count adds the size of a superseded version that is kept only because it is in held.
 func (h *held) count(r row) {
 	h.bytes[r.loc.Ordinal()] += r.loc.LengthBound()
 	if r.index > h.ageThrough {
@@ -220,10 +220,10 @@ type heldLook struct {
 	until time.Time // the values are used before this time
 	aged  int64     // bytes of entries that Retention.MinAge keeps
 	only  bool      // whether the hold keeps more than Retention.MinAge does
-	blobs int64     // bytes of held entries' blobs
+	blobs int64     // size of the blobs to which held entries refer
 }
 
-// lookHeld returns the compaction's heldLook, without the bytes of blobs.
+// lookHeld returns the compaction's heldLook without setting its field blobs.
 func (c *compaction) lookHeld() heldLook {
 	h := c.held
 	quarter := h.through + (max(c.applied, h.through)-h.through)/4

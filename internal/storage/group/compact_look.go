@@ -53,8 +53,8 @@ type Reclaim struct {
 	// Newest, Versions, Age, Held, Scans and Other divide the kept superseded bytes by the reason for keeping them.
 	// Newest counts entries in the newest segment. Versions counts entries among the newest Retention.Versions of their
 	// record. Age counts entries that were superseded less than Retention.MinAge ago. Held counts entries that were
-	// superseded above the hold. Scans counts entries that an open snapshot sees. Other counts entries that the last
-	// compaction kept for any other reason.
+	// superseded by an entry above the hold. Scans counts entries that an open snapshot sees. Other counts entries that
+	// the last compaction kept for any other reason.
 	Newest, Versions, Age, Held, Scans, Other int64
 	// HeldBlobs is the size of the blobs that only the hold keeps.
 	HeldBlobs int64

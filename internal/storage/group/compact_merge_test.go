@@ -174,7 +174,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 			got.Mergeable != 0 {
 			t.Errorf("%+v, then %d segments, %d mergeable", report, got.Segments, got.Mergeable)
 		}
-		for range 2 { // once in the open log, and once more after it was loaded again
+		for range 2 { // first in the open log, and then in the log after a reload
 			for i := range int64(restarts) {
 				d.wants(i, payload(i, 300))
 			}

@@ -117,7 +117,7 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 		_, err := w.out.to.Copy(step, false)
 		return err
 	}
-	if !e.Kind.IsVersion() { // not needed, because Raft's first index will be above this entry
+	if !e.Kind.IsVersion() { // not needed, because Raft's first index will be above this entry's index
 		return nil
 	}
 	from := w.v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete)

@@ -61,7 +61,7 @@ func TestCompactRaisesTheFirstIndexOfRaft(t *testing.T) {
 		ok(t, d.log.Seal())
 		d.put(format.Entry{ID: 2, Data: payload(2, 50)})
 		compactAll(t, d.log)
-		for range 2 { // once in the open log, and once more after it was loaded again
+		for range 2 { // first in the open log, and then in the log after a reload
 			first, err := d.log.FirstIndex()
 			ok(t, err)
 			term, termErr := d.log.Term(first - 1)
@@ -159,7 +159,7 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, err)
 	_, err = f.WriteAt([]byte{0xff}, format.SegmentHeaderBytes+format.FrameHeaderBytes+200)
 	ok(t, errors.Join(err, f.Sync(), f.Close()))
-	for range 2 { // the first compaction finds the damage, and the second one already knows it
+	for range 2 { // the first compaction finds the damage, and the second one knows of it from the start
 		var damage *format.DamageError
 		if _, err := d.log.Compact(context.Background(), CompactOptions{All: true}); !errors.As(err, &damage) {
 			t.Fatalf("damage: %v", err)
@@ -172,8 +172,8 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestVoidEntriesBelowTheFloorStayVoid makes compaction skip a segment from which little can be dropped. Entries in
-// that segment that another leader has truncated must not reappear as completed writes.
+// TestVoidEntriesBelowTheFloorStayVoid lets compaction skip a segment from which little can be dropped. The segment
+// also holds entries that another leader has truncated. They must not reappear as completed writes.
 func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 1000)})

@@ -113,7 +113,8 @@ func sameData(l *Log, r Record, want modelEntry) error {
 	return nil
 }
 
-// check compares everything that can be read with the model. The newest keep versions of each record must exist.
+// check compares everything that can be read with the model. The argument keep says how many of each record's newest
+// versions must exist.
 func (m *storeModel) check(l *Log, keep int) error {
 	for id := range int64(compactIDs) {
 		all := m.versions[id]
@@ -146,7 +147,7 @@ func (m *storeModel) check(l *Log, keep int) error {
 	return nil
 }
 
-// checkVersions checks that the newest versions of a record exist, and that there is no version that was never written.
+// checkVersions checks that the newest versions of a record exist, and that no version exists that was never written.
 func checkVersions(l *Log, id int64, all []modelEntry, keep int) error {
 	got, err := l.Versions(id, 0, 1000)
 	if err != nil {

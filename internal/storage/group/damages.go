@@ -47,7 +47,7 @@ func (d *damages) files() []string {
 	return slices.Compact(out)
 }
 
-// note records damage, unless damage of the same bytes is already recorded.
+// note records damage, unless damage to the same bytes is already recorded.
 func (d *damages) note(found format.Damage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -110,8 +110,8 @@ func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	return nil
 }
 
-// inRange returns a *DamageError if bad bytes in a segment may hold a later entry that has made the entries from lo to
-// hi void. A walk that ends before the bad bytes does not find such damage itself.
+// inRange returns a *DamageError if bad bytes in a segment may hold a later entry that has made the entries with
+// indexes from lo to hi void. A walk that ends before the bad bytes does not find such damage itself.
 func (d *damages) inRange(v view, lo, hi uint64) error {
 	if !d.any() || !v.incomplete {
 		return nil

@@ -185,8 +185,8 @@ func (e *Export) addBlobs(ctx context.Context) error {
 // and it holds no vote.
 func (e *Export) Manifest() []byte { return e.manifest }
 
-// Open opens a file of the export for reading from an offset to the file's end. It returns ErrNotFound for a file that
-// is not part of the export, and ErrClosed after Close.
+// Open opens a file of the export for reading from an offset up to the end of the file. It returns ErrNotFound for a
+// file that is not part of the export, and ErrClosed after Close.
 func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	size, found := e.sizes[name]
 	switch {

@@ -16,9 +16,9 @@ import (
 // and is not synced itself. If the process is killed, the piece is still in the page cache. After a power cut, pieces
 // may be missing, torn or zeroed, and their checksums reveal this.
 const (
-	// hintPieceOf is the minimum number of bytes that a new piece must cover. Covering fewer would not pay off, because
-	// a start reads fewer bytes as quickly as it opens a file. Writing a piece for this many bytes costs a hundredth of
-	// writing the bytes themselves.
+	// hintPieceOf is the minimum number of bytes that a new piece must cover. A piece that covers fewer bytes would not
+	// pay off, because a start can read so few bytes of the segment as quickly as it can open the hint's file. Writing a
+	// piece for this many bytes costs a hundredth of writing the bytes themselves.
 	hintPieceOf = 256 << 10
 	// For small segments, the minimum is the segment size divided by hintPieceShare.
 	hintPieceShare = 32
@@ -53,8 +53,8 @@ func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	}
 }
 
-// note records that a batch was written after the entry with index last. If the batch includes a state frame, the
-// frame ends at offset end.
+// note records that a batch was written. The argument last is the index of the last entry before the batch. If the
+// batch includes a state frame, end is the offset at which that frame ends.
 func (h *activeHint) note(batch []tailEntry, last uint64, end int64, withState bool) {
 	if n := len(batch); n > 0 {
 		if batch[0].entry.Index <= h.frame.Last {
@@ -155,8 +155,8 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 	return format.HintPart{}, false
 }
 
-// readActiveHint reads the active segment's hint. The argument end is the offset at which the data in the segment's
-// file ends. It returns nil if there is no usable hint.
+// readActiveHint reads the active segment's hint. It returns nil if there is no usable hint. The argument end is the
+// offset at which the data in the segment's file ends.
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {
@@ -169,8 +169,8 @@ func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	return h
 }
 
-// walkBehind walks the active segment from the end of its hint on. It returns false if no state frame begins at the
-// end of the hint. The hint must not be used in that case.
+// walkBehind walks the part of the active segment that follows the part that its hint covers. It returns false if this
+// part does not begin with a state frame. In that case, the hint must not be used.
 func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
 	w := replay.Behind(h, s.first)
 	err := s.walkFileOn(w, h.End, through)

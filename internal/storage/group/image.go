@@ -25,8 +25,8 @@ func (m *images) begin(s *segment, bytes int64) error {
 	return m.allocate(s, bytes, true)
 }
 
-// allocate allocates memory for a segment's image. The caller sets grows if it will append frames to the image one by
-// one, and leaves it unset if it will read the whole segment at once.
+// allocate allocates memory for a segment's image. The caller sets grows to true if it will append frames to the image
+// one by one, and to false if it will read the whole segment at once.
 func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	room, err := m.loader.Allocate(bytes, grows)
 	if err != nil {
@@ -62,9 +62,10 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	return nil
 }
 
-// walk reads the first size bytes of a segment's file, bypassing the page cache, into a new image with space for room
-// bytes. It walks the frames while the reads are in progress. Once the first reads have started, it calls begin,
-// which returns the walk to continue. It calls onto with the size of each part that has been read.
+// walk reads the first size bytes of a segment's file, bypassing the page cache, into a new image that has space for
+// room bytes. It walks the frames while the reads are in progress. Once the first reads have started, walk calls the
+// function begin, which returns the replay.Walk to continue. It calls the function onto for each part that has been
+// read, with the part's size.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
 	f, err := s.fs.OpenDirect(s.path)

@@ -85,7 +85,7 @@ func crashInstall(t *testing.T, seed uint64, over bool) {
 	}
 }
 
-// installCrash counts and checks the states after the crashes.
+// installCrash counts the states that the crashes leave, and checks them.
 type installCrash struct {
 	t        *testing.T
 	opts     Options

@@ -34,8 +34,8 @@ func TestInstallKeepsAVote(t *testing.T) {
 	}
 }
 
-// TestExportLeavesOutWhatAnotherLeaderTruncated exports a log in which a void entry has the index of the last applied
-// entry.
+// TestExportLeavesOutWhatAnotherLeaderTruncated exports a log in which a void entry has the same index as the last
+// applied entry.
 func TestExportLeavesOutWhatAnotherLeaderTruncated(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		d := exporter(t)

@@ -222,8 +222,8 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		return false, err
 	}
 	if size > m.Bytes {
-		// This is not damage. For example, after a failed sync a segment is sealed at its synced size, but its file is not
-		// truncated.
+		// A longer file is not damage. For example, a segment is sealed at its synced size after a failed sync, but its file
+		// is not truncated.
 		ld.folder.logger.Debug("segment is longer than the manifest says", "segment", m.Number)
 	}
 	ld.sizes[i] = min(size, m.Bytes) // min limits the size, for which memory is allocated, to the size of the file

@@ -106,8 +106,8 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 	}
 }
 
-// findCommit determines the index up to which entries are applied. This is the commit index on disk, lowered because of
-// membership changes, or raised because of damage.
+// findCommit determines the index up to which entries are applied. This is the commit index on disk, unless a
+// membership change lowers it or damage raises it.
 func (ld *loading) findCommit() error {
 	ld.holdBackConf()
 	if ld.last != nil {

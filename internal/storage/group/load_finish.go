@@ -104,14 +104,14 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 }
 
 // growActiveImage adds space at the end of the recovered active segment's image, if the residency is Resident. The
-// argument read is the offset up to which the file was read. Because the file is truncated at end, growActiveImage
-// clears the bytes from end to that offset in memory.
+// argument end is the offset at which the file is truncated, and read is the offset up to which the file was read into
+// the image. growActiveImage clears the memory between these two offsets.
 func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	if ld.opts.Residency != Resident {
 		return nil
 	}
 	if end <= int64(len(s.image)) {
-		// Memory at and after the offset read was never written to.
+		// Memory at and beyond the offset that read holds was never written to.
 		clear(s.image[end:max(end, min(read, int64(len(s.image))))])
 		return nil
 	}
@@ -174,8 +174,9 @@ func (ld *loading) readTail() error {
 	return ld.placeTail()
 }
 
-// placeTail takes the locations of the tail's entries from rows and hints. An entry that was made void and appended
-// again later has two frames in a segment. The second frame is the valid one, and rows and hints have its location.
+// placeTail sets the locations of the tail's entries, which it takes from rows and hints. If an entry was made void
+// and appended again later, it has two frames in a segment. The second frame is the valid one, and rows and hints have
+// its location.
 func (ld *loading) placeTail() error {
 	t := &ld.state.tail
 	views := ld.reader.views(t.first, ld.state.last)

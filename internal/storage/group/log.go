@@ -28,7 +28,7 @@ type Log struct {
 	editor editor
 
 	changed signal // fires when an entry is applied, and when the log is closed
-	// received is the number of blobs that a writer was created for. It is part of the names of incomplete files.
+	// received counts the blobs for which a writer was created. It is part of the names of incomplete files.
 	received   atomic.Uint64
 	compacting longlock.Mutex // held by Compact and by repairs, so that only one of them runs at a time
 }
@@ -84,7 +84,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// ForInstall returns the options of a transfer.Install into the folder of this log.
+// ForInstall returns the options for a transfer.Install into the folder of this log.
 func (o Options) ForInstall() transfer.Options {
 	return transfer.Options{FS: o.FS, Dir: o.Dir, Identity: o.Identity, Now: o.Now, Logger: o.Logger}
 }
@@ -130,7 +130,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 
 // release waits until a closed log has no readers, and then frees the log's memory and closes its files.
 func (l *Log) release() {
-	for l.readers.Load() > 0 { // polls, because reads are short and Close is rare
+	for l.readers.Load() > 0 { // polling is good enough, because reads are short and Close is rare
 		runtime.Gosched()
 	}
 	l.state.mu.Lock()

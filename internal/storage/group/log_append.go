@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// smallBatchBytes is the maximum size of a small batch. The log encodes a small batch in a buffer of its own, which
-	// keeps the frames until the next batch so that the journal can use them. For larger batches the log uses
+	// smallBatchBytes is the maximum size of a small batch. The log encodes a small batch in its own buffer. The frames
+	// remain in this buffer until the next batch, so that the journal can use them. For larger batches the log uses
 	// segio.FrameBuffers.
 	smallBatchBytes = 32 << 10
 	// writePieceBytes is the number of bytes of a batch that are written at a time. The device begins to write one
@@ -112,8 +112,8 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	if err := w.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
-	// The new segment may be unsuitable too. If syncing the old segment failed, the new one already contains the
-	// unsynced entries, so the choice is checked again.
+	// The new segment may be unsuitable too, because it already contains the unsynced entries if syncing the old segment
+	// failed. Therefore the check is repeated for the new segment.
 	for replaced := true; replaced; {
 		var err error
 		if replaced, err = w.replaceUnfit(first, len(batch), bytes); err != nil {
@@ -126,8 +126,8 @@ func (w *writer) prepareActive(batch []tailEntry, bytes int64) error {
 	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
 }
 
-// replaceUnfit begins a new active segment if the current one cannot hold a batch of the given number of entries and
-// bytes, whose first entry has the index first. It reports whether it has begun one.
+// replaceUnfit begins a new active segment if the current one cannot hold a batch with the given number of entries and
+// bytes. The argument first is the index of the batch's first entry. The result says whether a new segment was begun.
 func (w *writer) replaceUnfit(first uint64, entries int, bytes int64) (replaced bool, err error) {
 	s := w.active
 	empty := w.end == format.SegmentHeaderBytes
@@ -161,7 +161,7 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 			return err
 		}
 		// writeFailed has continued the log in a new segment that begins after the synced entries. If the batch truncates
-		// the log below that, prepareActive begins another segment at the lower index.
+		// the log at a lower index, prepareActive begins another segment at that index.
 		if err := w.prepareActive(batch, bytes); err != nil {
 			return err
 		}

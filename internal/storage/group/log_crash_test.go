@@ -38,8 +38,8 @@ type model struct {
 
 func newModel() *model { return &model{byIndex: make(map[uint64][]modelEntry)} }
 
-// needs returns what a crash at this moment must not lose. These are the entries up to the synced and acknowledged
-// indexes, and the term.
+// needs returns what must survive a crash at this moment. This is the term, and the entries up to the synced and
+// acknowledged indexes.
 func (m *model) needs() (synced, applied, term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,8 +84,8 @@ func (w *workload) randomEntry() modelEntry {
 	return modelEntry{entry: format.Entry{Kind: format.KindPut, ID: id, Data: data, Attributes: attributes, Timestamp: 7}}
 }
 
-// appendBatch appends a batch whose first index is from. This is the next index, or a lower index that is above the
-// applied index.
+// appendBatch appends a batch. The argument from is the index of the batch's first entry. It is either the next index
+// of the log, or a lower index that is above the applied index.
 func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
 	for i := range batch {
 		e := &batch[i].entry
@@ -197,8 +197,8 @@ func (w *workload) reload() error {
 	return nil
 }
 
-// check checks a loaded log's content. The entries up to synced and applied, and the term, must not be lost. Every
-// entry must be one that was appended.
+// check checks a loaded log's content. The entries up to the indexes synced and applied must not be lost, and neither
+// must the term. Every entry must be one that was appended.
 func (m *model) check(l *Log, synced, applied, term uint64) error {
 	last, err := l.LastIndex()
 	if err != nil {

@@ -376,7 +376,7 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 	}
 }
 
-// judge reports whether damage to a file was noticed as required.
+// judge returns an error unless damage to a file was noticed as required.
 func (b *damageBed) judge(l *Log, v verdict, name string, hit map[int64]bool, residency Residency) error {
 	number, isSegment := format.ParseSegmentName(name)
 	damages := l.Stats().Damages

@@ -38,7 +38,7 @@ func (w *writer) leaveJournal() {
 	}
 }
 
-// share is the group's share of the volume's journal, which is the data that is durable in the journal, but not yet in
+// share is the group's share of the volume's journal. This is the data that is durable in the journal, but not yet in
 // the active segment. The methods of share write to the journal and ask the kernel to write the segment. They do not
 // write to the segment themselves. Guarded by writer.mu.
 type share struct {
@@ -56,8 +56,8 @@ type share struct {
 // begin records that a new segment is active, and that all of its content is durable.
 func (h *share) begin() { h.through, h.started, h.batch = 0, 0, nil }
 
-// write makes the bytes of the active segment from synced to end durable in the journal. It returns false if it could
-// not do so.
+// write makes the active segment's bytes between the offsets synced and end durable in the journal. It returns false
+// if it could not do so.
 func (h *share) write(active *segment, synced, end int64) bool {
 	if h.member == nil || h.member.MustSync() {
 		return false

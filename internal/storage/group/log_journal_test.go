@@ -62,8 +62,8 @@ func (j *journaled) shared() {
 	}
 }
 
-// after loads the log from the disk after a power cut, and returns the log's last index. If redo is true, it first
-// writes the journal's data to the segments.
+// after loads the log from the disk that a power cut leaves, and returns the log's last index. If redo is true, it
+// first writes the journal's data to the segments.
 func (j *journaled) after(redo bool) uint64 {
 	j.t.Helper()
 	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
@@ -218,7 +218,8 @@ func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	planned.Plan = plan
 	j.log, _, err = Load(t.Context(), planned, nil)
 	must.OK(t, err)
-	// The data in the journal raises the mark, so the load must not use the mark that the plan has read.
+	// Redo moves the mark forward for the data in the journal, so the load must not use the mark in the plan, which was
+	// read before.
 	mark, _, _, err := format.ReadMark(faulty, j.opts.Dir)
 	if err != nil || mark == plan.mark.Mark || j.log.marks.last != mark || j.log.marks.sequence != mark.Sequence {
 		t.Errorf("the log has the mark %+v of sequence %d, the file has %+v: %v", j.log.marks.last, j.log.marks.sequence,

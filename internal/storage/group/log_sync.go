@@ -115,8 +115,8 @@ func (w *writer) continueLog() error {
 	return nil
 }
 
-// rewriteUnsynced writes entries into a new segment, sets their locations, and syncs the segment. It returns the offset
-// at which the entries end. It returns ErrNoSpace if the disk is full.
+// rewriteUnsynced writes entries into a new segment, sets their locations, and syncs the segment. It returns the
+// offset at which the last entry ends. If the disk is full, it returns ErrNoSpace.
 func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error) {
 	var buf []byte
 	for i := range unsynced {

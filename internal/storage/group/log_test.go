@@ -122,7 +122,7 @@ func payload(id int64, size int) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("%d.", id)), size)
 }
 
-// random returns size bytes that do not compress, always the same for an id.
+// random returns size bytes that cannot be compressed. They are always the same for the same id.
 func random(id int64, size int) []byte { return grouptest.RandomBytes(uint64(id), size) }
 
 // mustLoad loads a log.

@@ -39,7 +39,7 @@ func (d *logDriver) write(entries ...*raftpb.Entry) {
 	ok(d.t, d.log.Sync())
 }
 
-// wantsOverwritten checks the visible records and terms after entries were overwritten.
+// wantsOverwritten checks which records and terms are visible after entries were overwritten.
 func (d *logDriver) wantsOverwritten() {
 	d.t.Helper()
 	for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 3: payload(3, 20), 5: payload(5, 20),

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Plan holds those parts of a group's folder that were read before the load.
+// Plan holds the parts of a group's folder that were read before the load.
 type Plan struct {
 	Need
 	Manifest *format.Manifest

@@ -77,8 +77,8 @@ func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 	return at, loc.Tombstone(), nil
 }
 
-// Versions lists at most n committed versions of a record, newest first, without data. If the argument before is not 0,
-// it lists only versions with an index below it. Versions returns ErrNotFound if the record has no version.
+// Versions lists at most n committed versions of a record, newest first, without data. If before is not 0, only
+// versions with an index below before are listed. Versions returns ErrNotFound if the record has no version.
 func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 	if err := l.enter(); err != nil {
 		return nil, err

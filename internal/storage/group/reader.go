@@ -30,7 +30,8 @@ type view struct {
 	end     int64  // offset at which the last frame ends
 	rows    *format.Rows
 	active  bool
-	scan    bool // whether a scan reads the view, perhaps only once
+	// scan means that a scan reads the view, so that its reads may bypass the page cache.
+	scan bool
 }
 
 // views pins the segments that hold indexes from lo to hi. The caller must call unpin on each view.
@@ -61,7 +62,7 @@ func unpinAll(views []view) {
 	}
 }
 
-// frames calls fn for each frame from an offset on, until fn returns false.
+// frames calls fn for each frame that begins at or after an offset, until fn returns false.
 func (v view) frames(from int64, fn func(step *segio.FrameStep) bool) error {
 	return v.framesOf(from, v.end, nil, fn)
 }

@@ -152,7 +152,7 @@ func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 			d := newDriver(t, driverOptions(disk, residency, 1<<20))
 			data := payload(1, 5000)
 			ref := d.putBlob(1, data)
-			// This entry is so large that the bad block hits only part of the segment.
+			// This entry is so large that the bad block damages only part of the segment.
 			d.put(format.Entry{ID: 3, Data: payload(3, 9000)})
 			ok(t, d.log.Seal())
 			d.put(format.Entry{ID: 2, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})

@@ -41,8 +41,8 @@ type Repair struct {
 }
 
 // Repairs reads the damaged files and returns the data that the repair of each file needs. RepairRange repairs a
-// segment, and BlobWriter a blob. If the active segment is damaged, Repairs seals it. Repairs returns nil if there is
-// no damage.
+// segment, and BlobWriter repairs a blob. If the active segment is damaged, Repairs seals it. Repairs returns nil if
+// there is no damage.
 func (l *Log) Repairs(ctx context.Context) (out []Repair, err error) {
 	defer l.addNames("repair", &err)
 	l.compacting.Lock()
@@ -194,9 +194,8 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, budget *uint64) 
 	return more, errors.Join(damage, err)
 }
 
-// SetTombstoneLimit sets, in a group with several members, the index up to which every member has applied the log.
-// Tombstones above it are kept. Before the first call, all tombstones are kept. In a group with one member, the limit
-// has no effect.
+// SetTombstoneLimit sets the index up to which every member of the group has applied the log. Tombstones above it are
+// kept. Before the first call, all tombstones are kept. In a group with only one member, the limit has no effect.
 func (l *Log) SetTombstoneLimit(through uint64) { l.state.tombstoneLimit.Store(through) }
 
 // RepairSource is another member that supplies data for a repair.

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// rangeRepair is one run of RepairRange.
+// rangeRepair holds the state of one call of RepairRange.
 type rangeRepair struct {
 	sealed
 	ctx   context.Context

@@ -37,7 +37,7 @@ type keptFrame struct {
 	knownEntry
 	index uint64
 	bytes int64
-	sure  bool // rows or terms prove that the entry is not void
+	sure  bool // whether rows or terms prove that the entry is not void
 }
 
 // knownEntry describes an entry. If the frame is not whole, the description comes from its header or from the hint.
@@ -45,10 +45,11 @@ type knownEntry struct {
 	id        int64
 	version   bool // a put or delete
 	tombstone bool
-	offset    int64   // offset of the frame, as in an index.Loc; 0 if not known
-	length    int64   // length of the frame, as in an index.Loc; 0 if not known
-	term      uint64  // 0 if not known
-	crc       *uint32 // checksum of the entry; nil if not known
+	offset    int64 // offset of the frame; 0 if not known
+	// length is an upper bound on the length of the frame, as in an index.Loc. It is 0 if the length is not known.
+	length int64
+	term   uint64  // 0 if not known
+	crc    *uint32 // checksum of the entry; nil if not known
 }
 
 // survey reads a sealed segment, and determines which entries are missing.
@@ -235,7 +236,7 @@ func (s *survey) term(at uint64) uint64 {
 	return format.TermAt(s.terms, at)
 }
 
-// replaceTerms replaces the term runs from index first to index through with the runs in other.
+// replaceTerms returns term runs in which the runs in other replace those of the indexes from first to through.
 func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
 	out := slices.Clone(format.TruncateTerms(runs, first))
 	for _, r := range other {

@@ -104,8 +104,8 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
 		step  func(i int) time.Duration // returns the time between write i-1 and write i; there are 200 writes
 		first int                       // this write and all later ones must be read
-		// above is the number of the last write that must not be read. Writes between above and first may be read, because
-		// the log is read in whole pieces.
+		// above is the number of the last write that must not be read. Writes between above and first may or may not be
+		// read, because the log is read in whole pieces.
 		above int
 	}{
 		"a second each": {func(int) time.Duration { return time.Second }, 200 - 60, 200 - 60 - 64 - 128},

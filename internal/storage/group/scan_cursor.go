@@ -33,7 +33,7 @@ type scanCursor struct {
 	stopped      bool
 	again        bool // compaction has swapped the segment during the read, so the scan must look up the segment again
 	given        map[damagePlace]bool
-	seen         sight // result of the last call of the method sees
+	seen         sight // result of the last call to the method sees
 	seenAt       int64 // offset of the frame for which sees was called, or 0 if there is no result
 }
 

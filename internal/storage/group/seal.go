@@ -22,10 +22,10 @@ func (w *writer) seal() error {
 	return w.roll(w.state.last+1, 0)
 }
 
-// roll seals the active segment and begins the next one. The next segment begins with index first, so entries from
-// first on become void. It has space for at least the given number of bytes. The caller holds mu. The numbers in this
-// function are the steps of the write path in docs/format.md: (1) sync, (2) truncate to the exact size, (3) create
-// the next segment, and (4) write the manifest.
+// roll seals the active segment and begins the next one. The argument first is the first index of the next segment, so
+// that entries at or above this index become void. The next segment has space for at least the given number of bytes.
+// The caller holds mu. The numbers in this function are the steps of the write path in docs/format.md: (1) sync, (2)
+// truncate to the exact size, (3) create the next segment, and (4) write the manifest.
 func (w *writer) roll(first uint64, bytes int64) error {
 	old := w.active
 	if err := w.sync(); err != nil {
@@ -66,9 +66,10 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	return nil
 }
 
-// list writes the manifest that makes a new segment the active one. This is the commit point. The new manifest lists
-// the first keep segments of the old manifest, then the segment that is sealed at the same time, if any, and then the
-// new segment. If writing the manifest fails, list discards the new segment. The caller holds mu.
+// list writes the manifest that makes a new segment the active one. This is the commit point. The argument keep says
+// how many segments of the old manifest remain in the new one, counted from the first. They are followed by the
+// segment that is sealed at the same time, if any, and by the new segment. If writing the manifest fails, list
+// discards the new segment, unless the new manifest may be on disk nevertheless. The caller holds mu.
 func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
 	err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
@@ -81,8 +82,9 @@ func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment)
 	return err
 }
 
-// goOn makes next the active segment, so that the log continues in it at the offset end. Everything before end must
-// be durable. The argument last is the index of the last entry before end. The caller holds mu.
+// goOn makes the segment next the active one, so that the log continues in that segment at the offset end. Everything
+// before this offset must be durable. The argument last is the index of the last entry before the offset. The caller
+// holds mu.
 func (w *writer) goOn(next *segment, end int64, last uint64) {
 	w.active, w.end, w.last = next, end, last
 	w.allocation.begin(end)
@@ -113,8 +115,9 @@ func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
 	return s, nil
 }
 
-// replaceSegments truncates the log at the index first, which is before all entries of the active segment. It removes
-// segments that become completely void from the manifest, and begins a new segment. The caller holds mu.
+// replaceSegments truncates the log at an index that is before all entries of the active segment. This index is the
+// argument first. replaceSegments removes segments that become completely void from the manifest, and begins a new
+// segment. The caller holds mu.
 func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	next, err := w.createSegment(first, bytes)
 	if err != nil {

@@ -30,11 +30,15 @@ type segment struct {
 	fs      vfs.FS
 	path    string
 
-	refs    atomic.Int64 // 1 for the log's list, and 1 for each reader; the segment is freed at 0
-	retired func()       // called when the segment is freed; may be nil; set before the list releases the segment
+	// refs is the number of readers, plus 1 while the log's list has the segment. The segment is freed when refs becomes
+	// 0.
+	refs atomic.Int64
+	// retired is called when the segment is freed. It may be nil, and must be set before the list releases the segment.
+	retired func()
 
 	fileMu longlock.Mutex
-	file   atomic.Pointer[openFile] // opened at the first read; for the active segment, opened when the segment begins
+	// file is opened at the first read. For the active segment, it is opened when the segment begins.
+	file atomic.Pointer[openFile]
 	// cold reads the file, bypassing the page cache. It is nil if all reads use the cache, and is set before the
 	// segment is published.
 	cold *segio.ColdFile
@@ -70,8 +74,8 @@ type segment struct {
 	held       heldBytes // guarded by state.mu
 
 	checkpointsOnce longlock.Mutex
-	// checkpoints are some positions at which reading can start, so that a read from a given index need not begin at the
-	// start of the segment. They are computed when they are first needed.
+	// checkpoints are positions in the segment at which reading can start, so that a read from a given index need not
+	// begin at the start of the segment. They are computed when they are first needed.
 	checkpoints []checkpoint
 }
 
@@ -98,7 +102,8 @@ func (s *segment) manifest() format.ManifestSegment {
 	return format.ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
 }
 
-// counted stores how many entries of each kind the segment has, and their greatest commit time, according to its rows.
+// counted stores the number of the segment's entries of each kind, and their greatest commit time, both taken from its
+// rows.
 func (s *segment) counted(r *format.Rows) {
 	s.lastCommit.Store(r.LastCommit)
 	s.rowCount.Store(int64(len(r.IDs)))
@@ -182,7 +187,7 @@ func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
 	return w, s.walkFileOn(w, format.SegmentHeaderBytes, through)
 }
 
-// walkFileOn is like walkFile, from an offset on. The walk w already has the frames before that offset.
+// walkFileOn is like walkFile, but it starts at a given offset. The walk w already has the frames before that offset.
 func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
 	f, err := s.fs.OpenDirect(s.path)
 	if err != nil {

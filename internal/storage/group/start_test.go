@@ -144,7 +144,7 @@ func TestAStartReadsNoUnusedSpace(t *testing.T) {
 					defer func() { ok(t, d.log.Close(false)) }()
 					most := stored * 105 / 100
 					if !marked && how != stopped {
-						// Some of the bytes above the mark are read a second time, for the plan's estimate.
+						// For the plan's estimate, some of the bytes above the mark are read a second time.
 						most += stored/countShare + countPiecesMin*countPieceBytes
 					}
 					if residency == Index && how != cutOff {

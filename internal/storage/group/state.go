@@ -104,8 +104,8 @@ func (st *state) addTerm(at, term uint64) {
 	}
 }
 
-// truncate removes the entries from an index on from memory. They must not be committed. The active segment still
-// contains them. The caller holds mu.
+// truncate removes the entries at or above an index from memory. These entries must not be committed. The active
+// segment still contains them. The caller holds mu.
 func (st *state) truncate(from uint64) {
 	st.tail.truncate(from)
 	active := st.segments[len(st.segments)-1]
@@ -297,8 +297,8 @@ func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) erro
 	return nil
 }
 
-// moved updates the snapshots when an applied version moves to a new location. The argument to is 0 if the version is
-// dropped. The caller holds mu.
+// moved updates the snapshots when an applied version moves to a new location. If the version is dropped, the argument
+// to is 0. The caller holds mu.
 func (st *state) moved(from, to index.Loc, at uint64) {
 	for _, s := range st.snapshots {
 		s.moved(from, to, at)
@@ -312,8 +312,8 @@ type tailEntry struct {
 	loc   index.Loc    // location of the entry's frame
 }
 
-// tail is the end of the log in memory. It holds consecutive entries, the first of which has the index first. Entries
-// are added at its end and removed from its beginning.
+// tail is the end of the log in memory. It holds consecutive entries, and the field first is the index of the first of
+// them. Entries are added at its end and removed from its beginning.
 type tail struct {
 	first   uint64
 	entries []tailEntry
@@ -335,7 +335,7 @@ func (t *tail) at(at uint64) *tailEntry {
 	return &t.entries[at-t.first]
 }
 
-// truncate drops the entries from an index on.
+// truncate drops the entries at or above an index.
 func (t *tail) truncate(from uint64) {
 	if from >= t.first && from-t.first < uint64(len(t.entries)) {
 		clear(t.entries[from-t.first:])

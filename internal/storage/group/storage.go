@@ -100,8 +100,8 @@ func raftEntry(e *format.Entry) *raftpb.Entry {
 	return r
 }
 
-// take subtracts the size of an entry from the budget. It returns false if the entry does not fit, unless it is the
-// first one.
+// take subtracts the size of an entry from the budget. It returns false if the entry does not fit. If first is true,
+// the entry always fits.
 func take(budget *uint64, r *raftpb.Entry, first bool) bool {
 	size := uint64(len(r.Data)) + 24 // in protobuf, type, term and index together take at most 24 bytes
 	if size > *budget && !first {
@@ -141,7 +141,8 @@ const (
 	// commit times are not trusted, because commit times also jump when a leader's clock is changed, or when a machine
 	// with a different clock becomes leader.
 	commitStepMax = 10 * time.Second
-	// clockErrorMax is how wrong a machine's clock may be without a start missing any requests that must be remembered.
+	// clockErrorMax is the greatest error of a machine's clock with which a start still reads all requests that must be
+	// remembered.
 	clockErrorMax = 24 * time.Hour
 )
 
@@ -165,7 +166,7 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 		from := l.reader.firstSince(through-min(through, uint64(w.WritesMax))+1, through, since)
 		var pieces [][]format.Request // the requests in each piece of the log, beginning with the newest piece
 		span, next := time.Duration(0), through+1
-		var begin int64 // commit time of the first write in the last piece; 0 if the piece has no write
+		var begin int64 // commit time of the first write in the piece that was read last; 0 if that piece has no write
 		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin ||
 			through-next < uint64(w.Writes)); size *= 2 {
 			hi := next - 1

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// rewrite replaces neighbouring segments with one segment that lacks some of their entries.
+// rewrite describes the replacement of neighbouring segments with one segment that lacks some of their entries.
 type rewrite struct {
 	old []*segment // the neighbouring segments, in order
 	// next is the new segment. Its ordinal is that of old[0] with the lowest bit inverted. Its file is durable, and its
@@ -31,17 +31,17 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move describes a version that a rewrite keeps at a new location, or drops. The field to is 0 if the version is
-// dropped.
+// move describes a version that a rewrite keeps at a new location or drops. If the version is dropped, the field to is
+// 0.
 type move struct {
 	id       int64
 	index    uint64
 	from, to index.Loc
 }
 
-// editor replaces old segments with rewritten ones. Compaction and range repairs use it, one of them at a time. It
-// first changes the manifest, and then the state in memory. It locks writer.mu briefly, places.swapping while
-// locations change, and state.mu while it holds either of these.
+// editor replaces old segments with rewritten ones. Both compaction and range repairs use it, but only one of them at
+// a time. It first changes the manifest, and then the state in memory. It locks writer.mu briefly, places.swapping
+// while locations change, and state.mu while it holds either of these.
 type editor struct {
 	w      *writer
 	folder *folder

@@ -228,8 +228,8 @@ func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSeg
 	return left
 }
 
-// compactsFirst compacts the log once, before the first blob is opened. Blobs are opened concurrently, so each open
-// waits for the compaction.
+// compactsFirst is a file system that runs a compaction once, before the first blob is opened. Blobs are opened
+// concurrently, so each open waits for the compaction.
 type compactsFirst struct {
 	vfs.FS
 	compact func()

@@ -180,10 +180,10 @@ func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	return out
 }
 
-// doubtful returns the indexes at which, according to docs/format.md, damage leaves it in doubt whether there is a
-// valid entry. These are the indexes of bad frames with a valid header, and the indexes of entries that bad bytes may
-// have held. If bad bytes may hide a truncation, all indexes above the commit before them are in doubt. If the log
-// was truncated after bad bytes, all indexes from those bytes to the end of the segment are in doubt. Every walk must
+// doubtful returns the indexes for which it is in doubt, according to docs/format.md, whether the log has a valid
+// entry. These are the indexes of bad frames with a valid header, and the indexes of entries that bad bytes may have
+// held. If bad bytes may hide a truncation, all indexes above the commit before them are in doubt. If the log was
+// truncated after bad bytes, all indexes from those bytes to the end of the segment are in doubt. Every walk must
 // return the entries of all other indexes.
 func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	out := make(map[uint64]bool)

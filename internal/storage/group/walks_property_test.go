@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// walkCase is one random log with its damage.
+// walkCase is one random log and the damage to it.
 type walkCase struct {
 	*workload
 	clean     *vfstest.Mem // copy of the disk before the damage
@@ -44,7 +44,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 	c.residency, c.hints = Residency(c.random.IntN(2)), c.random.IntN(3) == 0
 	ok(t, c.appendBatch(1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}}))
 	ok(t, errors.Join(c.sync(), c.apply()))
-	// The group once had other voters, so the log may have been truncated. Now it has one voter, so damage can be
+	// The group once had other voters, so the log may have been truncated. Now it has only one voter, so damage can be
 	// accepted as a loss.
 	ok(t, c.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	for range c.random.IntN(41) {
@@ -403,8 +403,8 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			}
 			isHit := f.header || f.content
 			switch {
-			// Below the floor, only missing versions and requests matter. Even if an entry's valid frame is bad, the survey
-			// may have the same entry from an earlier frame, which was made void before the entry was written again.
+			// Below the floor, only missing versions and missing requests matter. Even if an entry's valid frame is bad, the
+			// survey may have the same entry from an earlier frame, which became void before the entry was written again.
 			case isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.IsVersion()):
 				return fmt.Errorf("survey of %s: index %d is hit, and not asked for: %v", format.SegmentName(v.number), at, s.lost)
 			case !isHit && lost(at) && !doubtful[at] && !truncateBehindBad:
@@ -491,9 +491,9 @@ func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err err
 			return fmt.Errorf("version %d of record %d is gone, and is whole", at, f.entry.ID)
 		}
 	}
-	// Rule 8: the next index must be higher than any index that a client has seen. It is either directly above these
-	// indexes, or above them by the whole jump (format.LossJump). The checks leave some room, because a client may also
-	// have seen entries that can no longer be read.
+	// Rule 8 requires that the next index is higher than any index that a client has seen. It must follow these indexes
+	// directly, or be above them by the whole jump (format.LossJump). The check allows for some distance, because a
+	// client may also have seen entries that can no longer be read.
 	const unread = 1000
 	if last < seen || last > seen+unread && last < seen+format.LossJump || last > seen+format.LossJump+unread {
 		return fmt.Errorf("index %d was seen, and the log goes on behind %d", seen, last)

@@ -65,8 +65,8 @@ func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	}
 }
 
-// walksDiffer creates one log from each of the given number of seeds, starting with first. It describes the logs on
-// which the walks differ.
+// walksDiffer creates one log for each seed, beginning with the seed first. It describes the logs on which the walks
+// differ.
 func walksDiffer(t *testing.T, first, seeds uint64) (differences []string) {
 	const parts = 8
 	var mu sync.Mutex // guards differences

@@ -10,8 +10,8 @@ import (
 // It uses the folder, the state, the locations of the entries that it rewrites, and the hints of segments that it
 // seals. It reads no segment, and applies no entry.
 //
-// Between two calls the active segment is the last one of the state and of the manifest, state.end is end, and
-// everything before state.syncedEnd is on disk.
+// Between two calls, three things are true. The active segment is the last one in the state and in the manifest. The
+// offsets state.end and end are equal. Everything before state.syncedEnd is on disk.
 type writer struct {
 	// mu is held by the operations that change the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the
 	// swap of compaction. It guards writer and folder. A goroutine that needs both locks must lock mu before state.mu.
@@ -37,7 +37,7 @@ type writer struct {
 	// suspect is the error of a failed write or sync of the active file, or nil if none has failed. While suspect is
 	// set, the file must not be continued.
 	suspect    error
-	buffer     []byte // for the encoding of small batches
+	buffer     []byte // buffer in which small batches are encoded
 	allocation allocation
 	share      share
 	hint       activeHint

@@ -38,8 +38,8 @@ const (
 	// A stripe grows when more than 13/16 of its slots would be used.
 	loadMaxNum = 13
 	loadMaxDen = 16
-	// A stripe grows to 5/4 of its slots. While it grows, its old slots still exist, so the table takes at most 34
-	// bytes per record.
+	// A stripe grows to 5/4 of its number of slots. Its old slots still exist while it grows, so the table takes at most
+	// 34 bytes per record.
 	growNum = 5
 	growDen = 4
 	// New creates 5/4 slots per record, which take 20 bytes. Each stripe of a small table gets a few more slots,
@@ -78,10 +78,10 @@ type Table struct {
 // ErrClosed is returned by the methods of a Table after Close.
 var ErrClosed = fmt.Errorf("index: the table is closed")
 
-// New creates a table for the given number of records, with at most 24 bytes for each. The table grows automatically if
-// there are more records. New and the table call take with a positive number before they allocate memory, and with a
-// negative number after they release it. The function take may refuse an allocation. If take is nil, there is no limit.
-// New returns the error of take or of the kernel.
+// New creates a table for the given number of records, with at most 24 bytes for each. The table grows automatically
+// if there are more records. New and the table call the function take with a positive number of bytes before they
+// allocate memory, and with a negative number after they release it. The function may refuse an allocation. If take is
+// nil, there is no limit. New returns the error of take or of the kernel.
 func New(records int64, take func(bytes int64) error) (*Table, error) {
 	if take == nil {
 		take = func(int64) error { return nil }
@@ -120,7 +120,7 @@ func slotsFor(records int64) int {
 
 func mappingBytes(slots int) int64 { return (int64(slots)*slotBytes + 4095) &^ 4095 }
 
-// mapSlots allocates memory for n slots and calls take for it.
+// mapSlots allocates memory for n slots, and calls the function take for it.
 func (t *Table) mapSlots(n int) ([]slot, error) {
 	bytes := mappingBytes(n)
 	if err := t.take(bytes); err != nil {

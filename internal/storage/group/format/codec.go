@@ -47,7 +47,7 @@ var (
 
 var slicing = makeSlicing()
 
-// Checksum returns the CRC-32C of b, which is the same as that of crc32c.Of.
+// Checksum returns the CRC-32C of b, like crc32c.Of.
 func Checksum(b []byte) uint32 { return crc32.Update(0, crc32c.Table, b) }
 
 // makeSlicing creates the eight tables for the slicing-by-8 method (Kounavis and Berry, 2005).

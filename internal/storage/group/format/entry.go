@@ -84,7 +84,8 @@ func TruncateTerms(runs []TermRun, from uint64) []TermRun {
 	return runs[:n]
 }
 
-// AddTerm adds the term of the entry with the index at, which must directly follow the entries that the runs cover.
+// AddTerm adds the term of an entry to term runs. The argument at is the entry's index. The entry must directly follow
+// the entries that the runs cover.
 func AddTerm(runs []TermRun, at, term uint64) []TermRun {
 	if n := len(runs); n > 0 && runs[n-1].Term >= term {
 		return runs

@@ -52,7 +52,7 @@ type HintPiece struct {
 	Segment    SegmentID
 	First      uint64 // index of the first entry of the segment
 	Begin      int64  // offset at which the previous piece ends
-	End        int64  // offset of a state frame, before which this piece ends
+	End        int64  // the piece ends just before the state frame at this offset
 	LastBefore uint64 // index of the last entry before Begin
 	Last       uint64 // index of the last entry before End
 	RowsBefore int64  // number of rows in the pieces before this one

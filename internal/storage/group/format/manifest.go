@@ -51,9 +51,9 @@ type Manifest struct {
 	HardState        StateRecord // hard state at the time when this manifest was written
 	AcceptedThrough  uint64      // damage at or below this index was accepted as a loss
 	NextSegment      uint64      // number that the next new segment gets
-	// HistoryFloor is the lowest index as of which the state of all records can still be read. For this index and each
-	// higher one, every record's newest version at or below the index is still stored. It is 0 unless HistoryKnown is
-	// set.
+	// HistoryFloor is the lowest index for which the state of all records as of that index can still be read. For this
+	// index and each higher one, every record's newest version at or below the index is still stored. It is 0 unless
+	// HistoryKnown is set.
 	HistoryFloor uint64
 	HistoryKnown bool // whether the manifest has version 2, which includes HistoryFloor
 }
@@ -344,7 +344,7 @@ func VotersOf(conf *raftpb.ConfState) map[uint64]bool {
 	return ids
 }
 
-// ActiveSegment returns the last segment, and false if that segment is sealed or does not exist.
+// ActiveSegment returns the last segment. It returns false if that segment is sealed, or if there is no segment.
 func (m *Manifest) ActiveSegment() (ManifestSegment, bool) {
 	n := len(m.Segments)
 	if n == 0 || m.Segments[n-1].Sealed() {

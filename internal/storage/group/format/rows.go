@@ -16,7 +16,8 @@ type Rows struct {
 	Places  []uint64 // an index.Loc with ordinal 0 for each row
 	Indexes []uint32 // index of each row's entry, minus the first index of the segment
 	Blobs   []HintBlob
-	// LastCommit is the greatest commit time of all entries so far, and syncedCommit that of the synced entries.
+	// LastCommit is the greatest commit time of all entries so far. syncedCommit is the greatest commit time of those
+	// entries that are synced.
 	LastCommit, syncedCommit int64
 	// Requests is the number of entries of KindRequest, which have no row.
 	Requests uint32
@@ -79,8 +80,8 @@ func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	}
 }
 
-// Truncate drops the rows from an index on. The columns keep their memory, because readers may still use the rows that
-// they have seen.
+// Truncate drops the rows of entries at or above an index. The columns keep their memory, because readers may still
+// use the rows that they have seen.
 func (r *Rows) Truncate(first, from uint64) {
 	n := len(r.IDs)
 	for n > 0 && first+uint64(r.Indexes[n-1]) >= from {
@@ -98,7 +99,7 @@ func (r *Rows) Truncate(first, from uint64) {
 // Synced records that the entries of all rows so far, and all entries of KindRequest so far, are on disk.
 func (r *Rows) Synced() { r.syncedCommit = r.LastCommit }
 
-// TruncateUnsynced drops the rows from an offset on. Everything before that offset was synced.
+// TruncateUnsynced drops the rows of frames at or after an offset. Everything before that offset was synced.
 func (r *Rows) TruncateUnsynced(first uint64, offset int64) {
 	r.LastCommit = r.syncedCommit
 	n := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })

@@ -168,7 +168,7 @@ func (r *repairer) dropBlobs(s *segmentScan) {
 }
 
 // dropDoubtful drops the entries that a frame in later bad bytes may have made void. They are given up together with
-// the bad bytes, because a version that was never acknowledged must not take the place of a lost one. A segment with a
+// the bad bytes. Otherwise, a version that was never acknowledged could take the place of a lost one. A segment with a
 // valid hint has no such entries, because the hint lists exactly the valid entries.
 func (r *repairer) dropDoubtful(s *segmentScan) {
 	for _, d := range r.damages(s) {
@@ -247,7 +247,7 @@ func (r *repairer) quarantine() error {
 }
 
 // quarantineFile copies one file and its bad ranges. It does nothing if the file is missing. The function free returns
-// an unused name similar to a given one.
+// a name that is not in use yet, and that is similar to a given name.
 func (r *repairer) quarantineFile(name, folder string, damages []format.Damage, free func(string) string) (err error) {
 	f, err := r.fs.Open(path.Join(r.dir, name))
 	if errors.Is(err, iofs.ErrNotExist) {

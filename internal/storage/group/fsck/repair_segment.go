@@ -51,7 +51,7 @@ func (r *repairer) writeSegments() error {
 	return r.writeActive(last + 1)
 }
 
-// writeActive creates a new active segment that begins with the index first.
+// writeActive creates a new active segment. The argument first is the segment's first index.
 func (r *repairer) writeActive(first uint64) error {
 	s := format.ManifestSegment{Number: r.next.NextSegment, ID: format.NewSegmentID(), FirstIndex: first}
 	r.next.NextSegment++
@@ -145,7 +145,7 @@ func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	return to.Finish()
 }
 
-// stays reports whether the repair keeps a step's frame.
+// stays reports whether the repair keeps the frame of a step.
 func (s *segmentScan) stays(step *segio.FrameStep) bool {
 	e := &step.Entry
 	return step.Status == segio.FrameWhole && e.Kind != format.KindState && s.Counts(e.Kind.IsVersion(), step.Offset) &&

@@ -33,7 +33,8 @@ func (v *verifier) checkOrder() {
 			v.checkBoundary(s, last, term)
 			last, term = s.Last, s.Term
 		}
-		// Bad bytes after the segment's last entry explain why entries up to its last index are missing.
+		// The bad bytes after the segment's last entry may have held the entries up to its last index, so these do not count
+		// as missing.
 		if s.IsOpen() {
 			last = max(last, s.manifest.LastIndex)
 		}
@@ -270,9 +271,9 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 	return nil
 }
 
-// finder returns a function that finds the row at an offset. A hint's rows are not sorted by offset, and a binary
-// search through all of the segment's rows for each of them would be slow. Therefore finder divides the file into
-// about as many parts as there are rows, and each search covers only the rows of one part.
+// finder returns a function that finds the row at an offset. A hint's rows are not sorted by offset, so each of them
+// needs a search, and binary searches through all of the segment's rows would be slow. Therefore finder divides the
+// file into about as many parts as there are rows, and each search covers only the rows of one part.
 func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	shift := 0
 	for s.end>>shift > int64(len(s.Rows.IDs)) {

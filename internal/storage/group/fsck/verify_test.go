@@ -420,7 +420,7 @@ func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 			for {
 				block := next.Add(1) - 1
 				f := files[block%int64(len(files))]
-				n, _ := f.ReadAt(buffer, block/int64(len(files))<<20) // it can fail only at the end of the file
+				n, _ := f.ReadAt(buffer, block/int64(len(files))<<20) // only a read at the end of the file can fail
 				total.Add(int64(n))
 				if n == 0 {
 					return

@@ -22,7 +22,8 @@ type DamagedID struct {
 type badRange struct {
 	Offset, Bytes int64
 	What          string
-	// doubt means that the range may hold acknowledged data. Unlike a torn write, such a range does not end the log.
+	// doubt means that the range may hold acknowledged data. Such a range does not end the log, whereas a torn write
+	// does.
 	doubt         bool
 	known         *format.Entry // the entry without attributes and data, if its header is valid
 	before, After uint64        // indexes of the whole entries before and after the range; After is 0 if no entry follows
@@ -89,7 +90,7 @@ func Segment(r *segio.FrameReader, first uint64, end int64, rows bool) (*Walk, e
 	return w, w.GoOn(r, first, end)
 }
 
-// New returns a walk that has not seen any frame. Its segment begins with index first.
+// New returns a walk that has not seen any frame. The argument first is the segment's first index.
 func New(first uint64, rows bool) *Walk {
 	return &Walk{Last: first - 1, withoutRows: !rows}
 }
@@ -240,7 +241,7 @@ func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	return from
 }
 
-// Truncate makes the entries from the given index on void.
+// Truncate makes all entries void whose index is at or above the argument from.
 func (w *Walk) Truncate(first, from uint64) {
 	w.Rows.Truncate(first, from)
 	w.Others, w.Headers = truncateOthers(w.Others, from), truncateOthers(w.Headers, from)
@@ -288,7 +289,7 @@ func (w *Walk) closeRanges(e *format.Entry) {
 // Explain converts the bad ranges of a walk to damage. The argument lastIndex is the last index that was ever written
 // before the end of the walked range. The hint supplies the ids, and may be nil. No entry is lost in a range between
 // two entries with consecutive indexes, unless a new leader may have truncated the log in that range. The argument
-// cuts reports whether such a truncation is possible.
+// cuts says whether such truncations are possible.
 func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint,
 	cuts bool) (out []*format.Damage, ids []DamagedID) {
 	for _, b := range w.Bad {

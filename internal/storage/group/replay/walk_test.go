@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// written returns a segment whose first index is 1. For each pair of index and term it has a put, whose record id is
-// the put's number. The puts whose numbers are in hit are damaged.
+// written returns a segment whose first index is 1. The segment has one put for each pair of index and term, and the
+// number of the put is its record id. The puts whose numbers are in hit are damaged.
 func written(t *testing.T, puts [][2]uint64, hit ...int) (image []byte, m format.ManifestSegment, whole *Walk) {
 	m = format.ManifestSegment{Number: 1, ID: format.SegmentID{1}, FirstIndex: 1}
 	image = format.SegmentHeader{ID: m.ID, FirstIndex: 1}.Encode()

@@ -178,9 +178,9 @@ func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err 
 	return frame, func() { pool.Put(buffer) }, true, nil
 }
 
-// ReadInOrder returns a reader for a part of the file, which bypasses the page cache and keeps several reads in flight.
-// It returns nil unless the part is long, cold, and read for the first time. If it returns nil, the caller reads the
-// file itself.
+// ReadInOrder returns a reader for a part of the file. The reader bypasses the page cache and keeps several reads in
+// flight. ReadInOrder returns nil unless the part is long, cold, and read for the first time. In that case, the caller
+// reads the file itself.
 func (f *ColdFile) ReadInOrder(from, to int64) *ReadAhead {
 	if to-from < aheadBytes || !f.direct(from, to-from) {
 		return nil

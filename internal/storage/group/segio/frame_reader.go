@@ -59,9 +59,9 @@ type FrameReader struct {
 	Pass func(step *FrameStep) bool
 }
 
-// NewFrameReader returns a reader of src, the file of the segment, between two offsets. The argument from must be a
-// multiple of 8, and the offset at which a frame begins, or began before it was damaged. Reads are large and aligned,
-// so src may be a file opened with OpenDirect. Entries must not be used after the next step.
+// NewFrameReader returns a reader that reads src, the file of the segment, between two offsets. The argument from must
+// be a multiple of 8, and must be an offset at which a frame begins, or began before it was damaged. Reads are large
+// and aligned, so src may be a file opened with OpenDirect. Entries must not be used after the next step.
 func NewFrameReader(src io.ReaderAt, segment format.SegmentID, from, to int64) *FrameReader {
 	return &FrameReader{Window: OpenWindow(src, from, to), segment: segment, offset: from}
 }

@@ -95,8 +95,8 @@ func walkAhead(t *testing.T, src grouptest.AlignedReader, pass func(*FrameStep) 
 	return walk(t, r, format.SegmentHeaderBytes, end)
 }
 
-// TestFrameReaderReadsAheadOfAFrameOverThreeReads makes the last of three reads fail. The frame must then be read again
-// without read-ahead, from the block in which it begins.
+// TestFrameReaderReadsAheadOfAFrameOverThreeReads checks a frame that spans three reads, the last of which fails. The
+// frame must then be read again without read-ahead, from the block in which it begins.
 func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 	image := sampleHeader().Encode()
 	const begin = aheadBytes - 40

@@ -28,7 +28,7 @@ var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(carryBytes 
 type ReadAhead struct {
 	src   io.ReaderAt
 	end   int64 // offset at which the reads end
-	at    int64 // offset with which next should be called; -1 after a failed read
+	at    int64 // offset at which the next call to next must begin; -1 after a failed read
 	asked int64 // offset up to which reads were started
 	queue []*aheadRead
 	lent  []*aheadRead // pieces that next has returned and that were not released
@@ -42,7 +42,7 @@ type aheadRead struct {
 	done   chan struct{} // closed when the read has finished and n and err are set
 }
 
-// NewReadAhead returns a ReadAhead that reads src up to the offset end.
+// NewReadAhead returns a ReadAhead that reads src, and that stops at the offset end.
 func NewReadAhead(src io.ReaderAt, end int64) *ReadAhead { return &ReadAhead{src: src, end: end} }
 
 // ReadAt reads from the source directly. A window calls it for bytes that next did not return.

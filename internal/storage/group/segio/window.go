@@ -27,7 +27,7 @@ type Window struct {
 	arrived    int64      // offset before which all bytes have arrived
 }
 
-// ErrStop ends the reading if the source returns it. Any other error of the source is taken for a bad sector.
+// ErrStop ends the reading if the source returns it. Any other error of the source counts as a bad sector.
 var ErrStop = errors.New("stopped")
 
 type byteRange struct{ offset, bytes int64 }
@@ -53,7 +53,7 @@ func (w *Window) Await(read *ImageRead) { w.read = read }
 // Err returns the error that ended the reading early, because the file as a whole could not be read.
 func (w *Window) Err() error { return w.failed }
 
-// Fill returns bytes of the file from offset on. There are at least n bytes, unless the window ends earlier.
+// Fill returns bytes of the file, beginning at offset. There are at least n bytes, unless the window ends earlier.
 func (w *Window) Fill(offset, n int64) []byte {
 	n = min(n, w.end-offset)
 	if w.read != nil && offset+n > w.arrived && w.failed == nil {
@@ -67,9 +67,9 @@ func (w *Window) Fill(offset, n int64) []byte {
 	return w.bytes[offset-w.at : min(have, w.end)-w.at]
 }
 
-// slideAhead moves the window to offset. It consumes reads that are already in flight until the window has n bytes from
-// offset on, and copies only the bytes that it keeps from the previous piece. It returns false if a piece cannot be
-// read.
+// slideAhead moves the window to offset. It consumes reads that are already in flight until the window has n bytes
+// beginning at offset, and copies only the bytes that it keeps from the previous piece. It returns false if a piece
+// cannot be read.
 func (w *Window) slideAhead(offset, n int64) bool {
 	for {
 		have := w.at + int64(len(w.bytes))
@@ -97,7 +97,7 @@ func (w *Window) slideAhead(offset, n int64) bool {
 	}
 }
 
-// slide moves the window to offset and fills it. At least want bytes from offset on are needed.
+// slide moves the window to offset and fills it. The caller needs at least want bytes from that offset on.
 func (w *Window) slide(offset, want int64) {
 	if w.ahead != nil && w.slideAhead(offset, want) {
 		return

@@ -270,7 +270,7 @@ func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegm
 func (w *InstallFile) Close() error {
 	i := w.install
 	if w.arrivals != nil {
-		// Commit has already taken the result, or the result is not needed.
+		// Either Commit has already taken the result, or the result is not needed.
 		_, _ = w.arrivals.end()
 	}
 	var err error
@@ -326,7 +326,7 @@ func (w *InstallFile) follow() *arrivals {
 func (f *arrivals) ReadAt(p []byte, offset int64) (int, error) {
 	through := min(offset+int64(len(p)), f.size)
 	f.mu.Lock()
-	f.read = max(f.read, offset) // the check reads in order, so it has read all bytes before offset
+	f.read = max(f.read, offset) // the check reads in order, so it has read all bytes before this offset
 	for f.at < through && !f.ended {
 		f.come.Wait()
 	}

@@ -199,7 +199,7 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	return i.learnBlobs()
 }
 
-// checkSpace returns an ErrNoSpace if the volume has fewer free bytes than the given number.
+// checkSpace returns an ErrNoSpace if the volume has fewer free bytes than requested.
 func (i *Install) checkSpace(bytes int64) error {
 	space, err := i.opts.FS.Space(i.opts.Dir)
 	if err == nil && space.FreeBytes < bytes {
@@ -343,7 +343,7 @@ func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.Mani
 }
 
 // learnBlobs determines which blobs are needed, as soon as all segments are complete. The caller must hold mu, except
-// for NewInstall.
+// if the caller is NewInstall.
 func (i *Install) learnBlobs() error {
 	if i.blobs != nil || slices.ContainsFunc(i.segments, func(f *incomingFile) bool { return !f.whole }) {
 		return nil

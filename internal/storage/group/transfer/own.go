@@ -97,7 +97,7 @@ func (o *ownLog) readTail() error {
 	}
 	o.last = m.CompactedThrough
 	for _, s := range m.Segments {
-		// Entries that this segment has truncated are void.
+		// Entries that this segment has made void do not count.
 		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough)
 	}
 	n := len(m.Segments)
