@@ -106,9 +106,9 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 	return h, nil
 }
 
-// tombstoneMax returns the greatest tombstone floor that the members and the hold allow. The hold limits the floor
-// because a reader that has read the log up to the hold may have seen an older version of a record, and must still
-// learn that the record was deleted.
+// tombstoneMax returns the greatest tombstone floor that the members and the hold allow. The hold limits the floor,
+// because a reader that has read the log up to the hold may have seen an older version of a record. Such a reader must
+// still learn that the record was deleted.
 func (c *compaction) tombstoneMax() uint64 {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()

@@ -97,7 +97,7 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 }
 
 // TestVersionsThatRetentionKeepsMakeNoCompactionDue checks that versions kept by Retention.Versions do not count as
-// superseded. Only when as many bytes again are superseded does a compaction become due.
+// superseded. A compaction becomes due only when the same number of bytes has been superseded again.
 func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 	opts.Retention.Versions = 3

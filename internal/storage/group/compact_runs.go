@@ -69,7 +69,7 @@ func (c *compaction) isRemovable(run []view) bool {
 }
 
 // worth reports whether a run should be rewritten. It should be if it has several segments, if enough of it can be
-// dropped, or if none of its entries must be kept.
+// dropped, or if it has no entry that must be kept.
 func (c *compaction) worth(run []view) bool {
 	if len(run) > 1 {
 		return true
@@ -128,8 +128,8 @@ func (st *state) mergeable(segmentBytes int64) int {
 	return count
 }
 
-// removable reports whether segment i may be removed from the manifest once it is empty. It may not if its first
-// index makes an entry in the segment before it void. The caller holds state.mu.
+// removable reports whether segment i may be removed from the manifest once it is empty. It must not be removed if its
+// first index makes an entry in the segment before it void. The caller holds state.mu.
 func (st *state) removable(i int) bool {
 	return i == 0 || st.segments[i-1].last < st.segments[i].first
 }

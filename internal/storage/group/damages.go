@@ -67,7 +67,7 @@ func (d *damages) found(damage format.Damage, id int64) error {
 	return &format.DamageError{Damage: damage, ID: id}
 }
 
-// noteOf records the damage that an error describes, if the error is a *DamageError.
+// noteOf records the damage that an error describes, provided that the error is a *DamageError.
 func (d *damages) noteOf(err error) {
 	if damage, ok := errors.AsType[*format.DamageError](err); ok {
 		d.note(damage.Damage)
@@ -145,7 +145,7 @@ func (d *damages) newer(id int64, at uint64) error {
 	return d.that(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast })
 }
 
-// version returns a *DamageError for a version that was not found if damage may have hit that version, otherwise nil.
+// version returns a *DamageError if damage may have hit a version that was not found. Otherwise it returns nil.
 func (d *damages) version(id int64, at uint64) error {
 	return d.that(id, func(d *format.Damage) bool {
 		return mayHit(d, id) && (d.IndexFirst == 0 || at >= d.IndexFirst && at <= d.IndexLast)

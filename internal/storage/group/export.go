@@ -207,7 +207,7 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	return &exportReader{file: f, at: offset, asked: offset, end: size}, nil
 }
 
-// exportReader reads a range of a file. The file can be removed in the meantime.
+// exportReader reads a range of a file. The file may be removed from the folder while it is being read.
 type exportReader struct {
 	file  vfs.File
 	at    int64 // offset of the next read

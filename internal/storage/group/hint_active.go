@@ -8,13 +8,13 @@ import (
 )
 
 // The active segment's hint has the rows, terms and blobs of all entries before one of the segment's state frames. A
-// load in Index residency takes them from the hint, and reads the segment only from that state frame on. The load
-// misses nothing, because the frame holds the whole hard state, all entries before it had been applied when the hint
-// was written, and all membership changes before it are in the manifest.
+// load in Index residency takes them from the hint, and reads only the part of the segment that begins with that state
+// frame. The load misses nothing, because the frame holds the whole hard state, all entries before it had been applied
+// when the hint was written, and all membership changes before it are in the manifest.
 //
-// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers,
-// and is not synced itself. If the process is killed, the piece is still in the page cache. After a power cut, pieces
-// may be missing, torn or zeroed, and their checksums reveal this.
+// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers, and
+// is not synced itself. If the process is killed, the piece is still in the page cache. After a power cut, pieces may
+// be missing, torn or zeroed, and their checksums reveal this.
 const (
 	// hintPieceOf is the minimum number of bytes that a new piece must cover. A piece that covers fewer bytes would not
 	// pay off, because a start can read so few bytes of the segment as quickly as it can open the hint's file. Writing a

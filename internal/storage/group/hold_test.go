@@ -62,7 +62,7 @@ func TestCompactKeepsWhatWasSupersededAboveTheHold(t *testing.T) {
 		}{
 			{2, 0, []uint64{1, 3, 5}, []uint64{2, 4, 6, 7}},
 			{3, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}},
-			{1, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}}, // lowering the hold does not restore versions
+			{1, 3, []uint64{3, 5}, []uint64{2, 4, 6, 7}}, // lowering the hold does not bring dropped versions back
 			{5, 5, []uint64{5}, []uint64{4, 6, 7}},
 			{9, 7, []uint64{5}, []uint64{7}},
 		} {

@@ -415,8 +415,9 @@ func TestInstallWhereAVoteMayBeForgotten(t *testing.T) {
 
 // TestInstallOverADamagedLogThatHasTheExport installs over a log that already has the export's segments but was
 // refused by a load, because its active segment is damaged. Such a log does not count as installed. The install must
-// return ErrBehind, because the bad bytes may have held a vote. With the header damaged, the mark file is not needed
-// to see this. If the segment was only truncated after its header, the mark shows that synced bytes are missing.
+// return ErrBehind, because the bad bytes may have held a vote. If the segment's header is damaged, the install
+// notices this even without the mark file. If the segment was truncated after its header, only the mark shows that
+// synced bytes are missing.
 func TestInstallOverADamagedLogThatHasTheExport(t *testing.T) {
 	for what, damage := range map[string]struct {
 		marks bool

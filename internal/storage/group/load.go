@@ -114,8 +114,8 @@ func (ld *loading) readManifest() (err error) {
 	return err
 }
 
-// writeJournal writes the group's data that the volume's journal still holds into the last segment, and registers the
-// log with the journal.
+// writeJournal writes the group's data in the volume's journal to the last segment, and registers the log with the
+// journal.
 func (ld *loading) writeJournal() error {
 	j := ld.opts.Journal
 	if j == nil {
@@ -148,7 +148,7 @@ func (ld *loading) findDataEnd() (err error) {
 // makeLog takes the memory that the load needs, and creates the log with its segments.
 func (ld *loading) makeLog() (err error) {
 	plan := ld.opts.Plan
-	ld.opts.Plan = nil // frees the plan, which will be wrong when the open log changes the folder
+	ld.opts.Plan = nil // frees the plan, which will be outdated when the open log changes the folder
 	var need Need
 	if plan != nil && plan.mark != nil {
 		need = plan.Need

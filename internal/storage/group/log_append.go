@@ -30,10 +30,10 @@ const (
 var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 
 // Append writes entries with consecutive indexes, and the hard state unless it is nil. An entry at or below the last
-// index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the segment
-// is full, Append seals it and begins a new one. After an error for which format.Passes is true, nothing was appended,
-// and the caller may try again. The caller must not change the Data of the entries, which the log keeps until they are
-// applied. A put's Data must be a result of EncodePayload.
+// index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the
+// segment is full, Append seals it and begins a new one. After an error for which format.Passes is true, nothing was
+// appended, and the caller may try again. The log keeps the Data of the entries until the entries are applied, so the
+// caller must not change it. A put's Data must be a result of EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	return l.write("append", func() error { return l.w.append(hs, entries) })
 }

@@ -73,7 +73,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 			continue // the failed append has appended nothing
 		}
 		if err := w.sync(); err != nil {
-			ok(t, w.sync()) // succeeds, because the fault is over
+			ok(t, w.sync()) // this succeeds, because the fault occurs only once
 		}
 		ok(t, w.apply())
 		if i%4 == 3 {

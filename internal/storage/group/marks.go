@@ -42,9 +42,9 @@ func (l *Log) Tick() error {
 	return nil
 }
 
-// releasePreallocated frees the preallocated space that the load has found after the end of the log, because the next
-// write may come much later. The load itself does not free that space, because freeing blocks takes time. The caller
-// holds mu.
+// releasePreallocated frees the preallocated space that the load has found after the end of the log, because a long
+// time may pass before the next write uses it. The load itself does not free that space, because freeing blocks takes
+// time. The caller holds mu.
 func (w *writer) releasePreallocated() {
 	if !w.allocation.inherited || w.suspect != nil {
 		return
@@ -56,8 +56,8 @@ func (w *writer) releasePreallocated() {
 	}
 }
 
-// follow makes the mark for the synced data durable. It does nothing if that mark was written already, or if no data is
-// synced.
+// follow makes the mark for the synced data durable. It does nothing if that mark has already been written, or if no
+// data is synced.
 func (f *markFile) follow(st *state) error {
 	mark := st.syncedMark()
 	if mark.Offset <= format.SegmentHeaderBytes {

@@ -310,8 +310,8 @@ func (r *records) badFrame(s *segment, loc index.Loc, id int64, err error) error
 	}, id)
 }
 
-// readFailed returns the error for a failed read. It counts as damage if the device reports an I/O error or the file is
-// missing. Any other error may be temporary.
+// readFailed returns the error for a failed read. The failure counts as damage if the device reports an I/O error or
+// the file is missing. Any other error may be temporary.
 func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, iofs.ErrNotExist) {
 		return r.badFrame(s, loc, id, err)

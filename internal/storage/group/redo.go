@@ -22,17 +22,17 @@ type redo struct {
 	// has none.
 	end  int64
 	last uint64
-	// lostEnd is the offset at which the last of the lost ranges with a known location ends, or 0 if there are none.
+	// lostEnd is the greatest offset at which one of the lost ranges with a known location ends, or 0 if there are none.
 	lostEnd int64
 }
 
-// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the
-// segment. It skips ranges of any other segment. If that segment is sealed, it has already been synced, and if the
-// manifest does not list it, it is void. If the folder does not exist, Redo does nothing. Redo may be called again
-// with the same share. When a range was written to the journal, everything before it in the segment was already
-// durable. Redo can therefore raise the synced mark to the end of the range. A load then reports missing bytes below
-// the mark as damage, instead of mistaking them for the end of the log. Redo also raises the mark above all bytes
-// that are lost or may be lost.
+// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs the segment.
+// It skips the ranges of all other segments, because a sealed segment has already been synced, and a segment that the
+// manifest does not list is void. If the folder does not exist, Redo does nothing. Redo may be called again with the
+// same share. When a range was written to the journal, everything before it in the segment was already durable. Redo
+// can therefore raise the synced mark to the end of the range. A load then reports missing bytes below the mark as
+// damage, instead of mistaking them for the end of the log. Redo also raises the mark above all bytes that are lost or
+// may be lost.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {

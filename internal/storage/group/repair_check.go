@@ -114,8 +114,8 @@ func entryChecksum(e *format.Entry) uint32 {
 // checkAbsent decides whether entries that the peer has compacted away may also be dropped from this log. A put that
 // the peer does not have was superseded by an entry that this log has applied, so the put may be dropped. A tombstone
 // may be dropped only if this log stores no older version of the record, because that version would become visible
-// again. If an entry is whole but may be void, and the peer does not have its index, the entry is dropped too,
-// because it is not known whether another entry replaced it.
+// again. An entry that is whole but may be void is also dropped if the peer has no entry with its index, because it is
+// not known whether another entry replaced it.
 func (p *rangeRepair) checkAbsent() error {
 	// given contains the indexes of the entries that the peer has. If the peer has only the remembered request of a
 	// version, the version counts as absent.

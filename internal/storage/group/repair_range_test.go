@@ -504,8 +504,8 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore repairs a log that, like the peer, stores no older version of the
-// record. Therefore dropping the tombstone makes nothing visible again.
+// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore repairs a log that, like the peer, stores no older version of
+// the record. Therefore no older version becomes visible again when the tombstone is dropped.
 func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)}, format.Entry{ID: 7, Data: payload(7, 200)})

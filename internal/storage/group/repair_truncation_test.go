@@ -126,7 +126,7 @@ func (c hiddenTruncation) test(t *testing.T) {
 	_, err := l.Verify(t.Context(), 0)
 	ok(t, err)
 	var damage *format.DamageError
-	newest := func(r Record, err error) bool { // accepts the newest version, as if the entry had never been void
+	newest := func(r Record, err error) bool { // accepts the newest version, as if the entry had never become void
 		switch {
 		case c.gone || !c.none:
 			return err == nil && bytes.Equal(r.Data, right)

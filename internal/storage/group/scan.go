@@ -30,10 +30,10 @@ const (
 
 // snapshot is the state of a group at one index. Guarded by state.mu.
 //
-// An entry is in the snapshot if its index is at or below that of the snapshot and it is still the newest version of
-// its record (according to the group's index), or was superseded while the snapshot was open (according to held). All
-// entries up to the snapshot's index were applied when the snapshot was taken, because that index was the applied
-// index.
+// An entry is in the snapshot in two cases, both of which require that its index is at or below the snapshot's index.
+// In the first case, the entry is still the newest version of its record, as the group's index says. In the second
+// case, the entry was superseded while the snapshot was open, so its location is in held. All entries up to the
+// snapshot's index were applied when the snapshot was taken, because that index was the applied index.
 type snapshot struct {
 	index uint64
 	// edge is the location of the snapshot's last entry. Entries at later locations are not in the snapshot.

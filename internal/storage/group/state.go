@@ -216,7 +216,7 @@ func (st *state) tombstoneMax() uint64 {
 func (st *state) edgeOf(s *segment, at uint64) index.Loc {
 	for i := range st.tail.entries { // all entries that are not applied are in memory
 		if t := &st.tail.entries[i]; t.entry.Index > at && t.loc.Ordinal() == s.ordinal {
-			return t.loc - 1<<16 // the location just before that of the first entry above the index
+			return t.loc - 1<<16 // a location just before that of the first entry above the index
 		}
 	}
 	if s.bytes == 0 {

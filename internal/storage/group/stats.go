@@ -91,7 +91,8 @@ func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (report fsck
 }
 
 func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
-	l.w.mu.Lock() // locked before enter, because Close holds mu while it waits for the callers that have entered
+	// The lock is taken before enter, because Close holds mu while it waits for the callers that have entered.
+	l.w.mu.Lock()
 	if err := l.enter(); err != nil {
 		l.w.mu.Unlock()
 		return fsck.VerifyReport{}, err

@@ -116,10 +116,10 @@ func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 const swapChunk = 1024
 
 // swap replaces the old segments with the new one, first in the manifest (the commit point), and then in memory. The
-// arguments floor and term are Raft's new compaction floor and the term of the entry at the floor. The entries up to
-// the index applied are treated as committed. Callers that are reading an old segment can continue, but scans look up
-// the new one. Other goroutines may supersede entries during the swap. The caller must not hold writer.mu. If swap
-// fails, it changes nothing and discards the new segment.
+// arguments floor and term are Raft's new compaction floor and the term of the entry at the floor. The argument
+// applied is the index up to which entries are treated as committed. Callers that are reading an old segment can
+// continue, but scans look up the new one. Other goroutines may supersede entries during the swap. The caller must not
+// hold writer.mu. If swap fails, it changes nothing and discards the new segment.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.MarkShortage(err)

@@ -63,8 +63,8 @@ type Options struct {
 	SegmentBytes int64 // size at which a segment is sealed; 0 means 256 MiB; tests use less
 	Retention    Retention
 	Budget       Budget // no limit if nil
-	// Spare returns the number of free bytes that the volume has above its reserve. The reserve is not used for
-	// allocation in advance. If Spare is nil, allocation in advance is not limited.
+	// Spare returns how many free bytes the volume has above its reserve. The log does not allocate space from the
+	// reserve in advance. If Spare is nil, allocation in advance is not limited.
 	Spare   func() int64
 	Loader  *segio.Loader    // shared by all logs on the volume; if nil, the log creates a small loader
 	Journal *journal.Journal // the volume's journal, which SyncShared uses; nil if there is none
@@ -168,8 +168,8 @@ type CompactOptions struct {
 	// hold are still kept, unless SpaceLow is also set.
 	IgnoreHold bool
 	// SealBytes is a number of superseded bytes. If the newest segment has at least this many, and they are at least half
-	// of the segment, the segment is sealed so that it can be rewritten. 0 means that the segment remains active until it
-	// is full.
+	// of the segment, Compact seals the segment so that it can be rewritten. 0 means that the segment remains active
+	// until it is full.
 	SealBytes int64
 	// LookOnly means that nothing is rewritten. Compact then only updates the values in Stats about data that can be
 	// dropped and data that must be kept.

@@ -157,8 +157,8 @@ func (w *writtenLog) straddles() bool {
 }
 
 // counting returns the valid frames by index. The valid frame for an index is the last one with that index, unless a
-// later truncation removed it. A truncation is an entry with a lower index, or a segment that begins at or below the
-// index. The result describes the log as it was written, so it does not depend on damage.
+// later truncation removed it. The log is truncated by an entry with a lower index, or by a segment that begins at or
+// below the index. The result describes the log as it was written, so it does not depend on damage.
 func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	out := make(map[uint64]*writtenFrame)
 	cut := func(from uint64) {

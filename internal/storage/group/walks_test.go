@@ -11,10 +11,11 @@ import (
 )
 
 // TestTheWalksAgree checks that several walks over a log agree on which entries are valid after leaders have truncated
-// the log, and on which of them bad bytes may hide. These walks are in Load, reads, verify, the survey before a repair,
-// RepairDir and AcceptLoss. On random logs with truncations, compaction, damage and torn tails, their results must
-// equal those of a simple model. By default the test uses the logs of the first seeds, and of the seeds in the variable
-// telling. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS select other logs. `make soak-log` uses 10,000 logs.
+// the log, and on which valid entries bad bytes may hide. The walks are those of Load, reads, verify, the survey
+// before a repair, RepairDir and AcceptLoss. On random logs with truncations, compaction, damage and torn tails, their
+// results must equal those of a simple model. By default the test uses the logs of the first seeds, and of the seeds
+// in the variable telling. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS select other logs. `make soak-log` uses 10,000
+// logs.
 func TestTheWalksAgree(t *testing.T) {
 	first, seeds := uint64(0), uint64(2400)
 	switch {

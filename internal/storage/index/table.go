@@ -217,12 +217,12 @@ func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won boo
 // fillParallelRows is the minimum number of rows for which Fill uses several goroutines.
 const fillParallelRows = 1 << 15
 
-// Fill does for many rows what Max does for one row. The rows must be in ascending order of Hash, like those of a hint.
-// Fill is faster than Max, because it accesses the table's memory in order and takes each lock once. Row r has the id
-// ids[r] and the location places[r] in the segment with the given ordinal. Fill ignores the rows for which skip returns
-// true, unless skip is nil. It calls lost for each location that is not the newest of its id, whether that location was
-// in the table or is in a row. Several goroutines may call lost concurrently. The function lost must not call the
-// table.
+// Fill does for many rows what Max does for one row. The rows must be in ascending order of Hash, like those of a
+// hint. Fill is faster than Max, because it accesses the table's memory in order and takes each lock once. Row r has
+// the id ids[r] and the location places[r] in the segment with the given ordinal. If the function skip is not nil,
+// Fill ignores the rows for which it returns true. Fill calls the function lost for each location that is not the
+// newest of its id, whether that location was in the table or is in a row. Several goroutines may call lost
+// concurrently. The function lost must not call the table.
 func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool,
 	lost func(loc Loc)) error {
 	var bounds [stripeCount + 1]int

@@ -54,14 +54,14 @@ func named(r *Range) Range {
 //	+-------+--------+------------+--------+--------+--------+---------
 //
 // There are two kinds of ranges. In a range that carries bytes, before is 0. A range without bytes has length 0. It
-// repeats a range of the last earlier record that carried bytes, and before is the number of bytes in the repeated range
-// (Range.Before). A record begins with one range without bytes for each range with bytes of that earlier record, even if
-// that record is in the other file.
+// repeats a range of the last earlier record that carried bytes, and before is the number of bytes in the repeated
+// range (Range.Before). A record begins with one range without bytes for each range with bytes of that earlier record,
+// even if that record is in the other file.
 //
 // The CRC32C covers the bytes after it, up to the given length. The upper half of the epoch counts the uses of the
 // files. The lower half is random, so that data of a client cannot be mistaken for a record. All records of one use of
-// a file have the epoch of the file's first record. Records of a different epoch that follow them remain from an earlier
-// use of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other
+// a file have the epoch of the file's first record. Records of a different epoch that follow them remain from an
+// earlier use of the file. The first record of a use has sequence 0 and no ranges, and is durable before any other
 // record is written. It fits into a sector, so that no power cut can tear it. A file that does not begin with such a
 // record is damaged.
 const (

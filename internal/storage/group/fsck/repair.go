@@ -29,9 +29,9 @@ type RepairReport struct {
 // still has it. RepairDir first copies the damaged ranges and their files to the group's folder quarantine/.
 // docs/format.md lists the steps. The argument progress is as in VerifyDir. If nothing is damaged, nothing is changed.
 //
-// RepairDir refuses, without a change, if there is no manifest, if the manifest belongs to a different group than the
-// folder does, if the membership changed after the manifest was written, or if there is not enough free space
-// (ErrNoSpace).
+// RepairDir refuses the repair, and changes nothing, if there is no manifest, if the manifest belongs to a different
+// group than the folder does, if the membership changed after the manifest was written, or if there is not enough free
+// space (ErrNoSpace).
 func RepairDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (RepairReport, error) {
 	v := newVerifier(ctx, fs, dir, VerifyOptions{Progress: progress})
 	if err := v.run(); err != nil {

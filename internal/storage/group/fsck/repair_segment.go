@@ -20,7 +20,7 @@ func (r *repairer) writeSegments() error {
 	r.next.HardState.SyncedOffset, r.next.HardState.SyncedIndex = 0, 0
 	last := uint64(0)
 	for _, s := range r.scans {
-		// This segment makes those entries of earlier segments void whose indexes are not below its first index.
+		// All entries of earlier segments whose indexes are at or above this segment's first index are void.
 		last = max(min(last, s.manifest.FirstIndex-1), s.Last)
 		if err := r.writeSegment(s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)

@@ -56,9 +56,9 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	}
 }
 
-// truncateBefore makes those entries of earlier segments void whose index is at or above the first index of segment i,
-// because the log was truncated at that index. The argument commit is the greatest commit index in the state records
-// before segment i.
+// truncateBefore makes void all entries of earlier segments whose indexes are at or above the first index of segment
+// i, because the log was truncated at that index. The argument commit is the greatest commit index in the state
+// records before segment i.
 func (v *verifier) truncateBefore(i int, commit uint64) {
 	first := v.scans[i].manifest.FirstIndex
 	if first <= commit {
@@ -93,7 +93,7 @@ func (v *verifier) dropVoid() {
 	}
 }
 
-// reportRanges reports the bad ranges that the scans have found as damage.
+// reportRanges adds the bad ranges that the scans have found to the report, as damage.
 func (v *verifier) reportRanges() {
 	for _, s := range v.scans {
 		v.lost = v.lost || s.hidden

@@ -241,7 +241,7 @@ func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	return from
 }
 
-// Truncate makes all entries void whose index is at or above the argument from.
+// Truncate makes void all entries whose indexes are at or above the argument from.
 func (w *Walk) Truncate(first, from uint64) {
 	w.Rows.Truncate(first, from)
 	w.Others, w.Headers = truncateOthers(w.Others, from), truncateOthers(w.Headers, from)

@@ -41,7 +41,7 @@ type FrameStep struct {
 }
 
 // FrameReader walks the frames of a segment from an offset to its end. After bad bytes it continues at the next marker
-// with a valid header. It holds at most one window of memory, and never allocates as much as a length in the file says.
+// with a valid header. It holds at most one window of memory, so a wrong length in the file cannot make it allocate more.
 // A FrameReader is not safe for concurrent use.
 //
 //	for r.Next() { step := r.Step() ... }

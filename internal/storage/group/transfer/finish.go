@@ -10,11 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Finish switches the folder to its new state. The commit point is the rename of the manifest. After a crash at any
-// time, the folder is either in its old or in its new state. No log may be open on the folder. The new term is the
-// greater one of the folder's and the export's, and a vote in that term is kept. Finish returns ErrBehind under the
-// same conditions as NewInstall. After an error, the caller can resume with NewInstall. After success, Load loads the
-// new state. The numbers in this function's comments are the numbers of the steps in docs/format.md.
+// Finish switches the folder to its new state. The commit point is the moment at which the new manifest is renamed.
+// After a crash at any time, the folder is either in its old or in its new state. No log may be open on the folder.
+// The term in the new state is the greater of the folder's term and the export's term, and a vote in that term is
+// kept. Finish returns ErrBehind under the same conditions as NewInstall. After an error, the caller can resume with
+// NewInstall. After success, Load loads the new state. The numbers in this function's comments are the numbers of the
+// steps in docs/format.md.
 func (i *Install) Finish(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
