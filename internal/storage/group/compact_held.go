@@ -12,7 +12,7 @@ import (
 // reader that has just read the history floor enough time to read the history above it.
 const heldAgeMin = 10 * time.Minute
 
-// everything is the limit with which no history is kept.
+// everything is the value of a limit that keeps no history.
 const everything = math.MaxUint64
 
 // held describes the history that a compaction must keep, which is every version that was superseded by an entry above

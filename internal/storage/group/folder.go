@@ -26,8 +26,8 @@ type folder struct {
 	logger   *slog.Logger // logs the group's name with each message
 
 	manifest *format.Manifest // the manifest that is on disk
-	// unsure means that writing the manifest has failed, so that it is not known which manifest is on disk. The
-	// manifest must be written again before anything is acknowledged.
+	// unsure means that an attempt to write the manifest has failed, so that the manifest on disk may be the old or the
+	// new one. The manifest must be written again before anything is acknowledged.
 	unsure     bool
 	nextNumber uint64 // number that the next segment gets
 	sequence   uint64 // sequence number of the last manifest that the folder tried to write

@@ -18,10 +18,10 @@ type Hold struct {
 // above its history floor until SetHold is called, because the hold is not known until then.
 func (l *Log) SetHold(h Hold) { l.state.hold.Store(&h) }
 
-// HistoryFloor returns the history floor. Reads of the group's state as of an index at or above the floor are exact,
-// because for each record the newest version at or below that index is still stored, unless the record did not exist.
-// The result known is false if no hold was ever in force, or if the floor is not durable yet (BeginHistory). History
-// below the applied index may then be incomplete. The floor never becomes lower, except by an install.
+// HistoryFloor returns the history floor. Reads of the group's state as of an index at or above the floor are exact.
+// For each record that existed as of that index, the newest version at or below the index is still stored. The result
+// known is false if no hold was ever in force, or if the floor is not durable yet (BeginHistory). History below the
+// applied index may then be incomplete. The floor never becomes lower, except by an install.
 func (l *Log) HistoryFloor() (floor uint64, known bool) {
 	if h := l.folder.history.Load(); h != nil {
 		return h.floor, true

@@ -259,9 +259,10 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	})
 }
 
-// endInstall completes an Install that has crashed after its commit point, and removes files that were collected for
-// an install and that the log does not need. Errors are ignored. A replica with a manifest counts as a member even if
-// its replica file still says that it is joining, and files that could not be removed merely occupy space.
+// endInstall completes an Install that has crashed after its commit point. It also removes the files that were
+// collected for an install if the log already has everything that they contain. Errors are ignored. A replica with a
+// manifest counts as a member even if its replica file still says that it is joining, and files that could not be
+// removed merely occupy space.
 func (ld *loading) endInstall() error {
 	err := ld.endJoining()
 	if slices.Contains(ld.names, format.IncomingName) {

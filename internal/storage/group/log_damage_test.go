@@ -245,8 +245,8 @@ func (b *damageBed) afterLoss(l *Log, hit map[int64]bool) error {
 	return l.Close(false)
 }
 
-// unhit checks that each record that was not hit is right, and that each record that was hit is right, older or
-// missing.
+// unhit checks that the damage affects no other records. A record that was not hit must be right, and a record that
+// was hit must be right, older or missing.
 func (b *damageBed) unhit(l *Log, hit map[int64]bool) error {
 	for id := range int64(25) {
 		want, known := b.newest[id]

@@ -229,8 +229,8 @@ func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestDamageThatAPeerMeetsIsKnown checks that a leader that cannot read the entries for a follower notices that it is
-// damaged, and transfers the leadership.
+// TestDamageThatAPeerMeetsIsKnown checks that a log records the damage that it finds when it reads entries for another
+// member. A leader then knows that its log is damaged, and can transfer the leadership.
 func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
 	b := newDamageBed(t)
 	for what, read := range map[string]func(*Log) error{

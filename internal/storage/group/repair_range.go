@@ -18,8 +18,8 @@ import (
 var (
 	// ErrRepairLater means that the caller has to try again when this log has applied more entries.
 	ErrRepairLater = errors.New("the entries around the damage, or those that supersede them, are not applied here yet")
-	// ErrRepairByInstall means that entries which the peer has compacted away may have deleted records that this log
-	// still stores. The caller has to install an export instead.
+	// ErrRepairByInstall means that the peer has compacted away entries that may have deleted records. This log still
+	// stores these records, so the caller has to install an export instead.
 	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
 	// ErrTailDamaged is returned by Load if entries above the commit, or a vote, are bad in a group with several voters.
 	// This replica may have acknowledged these entries as part of a quorum, but can no longer pass them to Raft. The

@@ -137,8 +137,8 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	}
 }
 
-// TestRequestsOfLongAgoAreNotRead checks that RecentRequests does not read a request that, by the machine's clock, is
-// older than the window by more than clockErrorMax, and that it reads all other requests.
+// TestRequestsOfLongAgoAreNotRead checks how old a request may be, according to the machine's clock. RecentRequests
+// must not read a request that is older than the window by more than clockErrorMax, and must read all other requests.
 func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})

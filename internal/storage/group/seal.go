@@ -142,10 +142,10 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	return nil
 }
 
-// Close closes the log and its files. If hints is true, Close first syncs everything, writes the mark, and writes
-// hints, including that of the active segment, so that the next load in Index residency reads little of that segment.
-// If hints is false, Close only closes the files. Synced data is safe in both cases. The next load continues the active
-// segment, so that restarts do not add files.
+// Close closes the log and its files. If hints is true, Close first syncs everything, and writes the mark and the
+// hints. These include the hint of the active segment, so the next load in Index residency reads little of that
+// segment. If hints is false, Close only closes the files. Synced data is safe in both cases. The next load continues
+// the active segment, so that restarts do not add files.
 func (l *Log) Close(hints bool) (err error) {
 	defer l.addNames("close", &err)
 	l.cancel()

@@ -245,8 +245,8 @@ func decodeTermsAndBlobs(b []byte, runs, count int) (terms []TermRun, blobs []Hi
 	return terms, blobs, nil
 }
 
-// checkTermsAndBlobs checks that the term runs rise in index and term, that the blobs rise in index, and that all of
-// these indexes are at least first and at most last.
+// checkTermsAndBlobs checks that the term runs are in ascending order of index and of term, and that the blobs are in
+// ascending order of index. All indexes must be in the range from first to last.
 func checkTermsAndBlobs(terms []TermRun, blobs []HintBlob, first, last uint64) error {
 	for i, run := range terms {
 		if run.FirstIndex < first || run.FirstIndex > last ||

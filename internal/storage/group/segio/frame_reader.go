@@ -41,8 +41,8 @@ type FrameStep struct {
 }
 
 // FrameReader walks the frames of a segment from an offset to its end. After bad bytes it continues at the next marker
-// with a valid header. It holds at most one window of memory, so a wrong length in the file cannot make it allocate more.
-// A FrameReader is not safe for concurrent use.
+// with a valid header. It holds at most one window of memory, so a wrong length in the file cannot make it allocate
+// more. A FrameReader is not safe for concurrent use.
 //
 //	for r.Next() { step := r.Step() ... }
 //	err := r.Err()

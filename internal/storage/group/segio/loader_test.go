@@ -107,8 +107,8 @@ func TestLoaderUnreadableBlock(t *testing.T) {
 	}
 }
 
-// TestLoaderErrors checks that loading a file that cannot be read, or that has become shorter, fails with an error, and
-// leaves no goroutine behind.
+// TestLoaderErrors checks what happens if a file cannot be read or has become shorter. Loading must fail with an
+// error, and must leave no goroutine behind.
 func TestLoaderErrors(t *testing.T) {
 	mem := vfstest.NewMem()
 	loaderFile(t, mem, 3*loadChunkBytes)

@@ -58,8 +58,8 @@ func TestReadAheadContinuesBehindABadSector(t *testing.T) {
 	}
 }
 
-// TestReadAheadEndsWithAFileThatIsShorterThanItWas checks that reading stops at the end of a file that was truncated
-// after its size was read, wherever that end is.
+// TestReadAheadEndsWithAFileThatIsShorterThanItWas truncates a file after its size was read. Reading must stop at the
+// new end of the file, wherever that is.
 func TestReadAheadEndsWithAFileThatIsShorterThanItWas(t *testing.T) {
 	for _, size := range []int64{format.BlockBytes, aheadBytes, aheadBytes + format.BlockBytes} {
 		image := grouptest.RandomBytes(1, int(size))
