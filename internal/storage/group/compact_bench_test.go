@@ -9,8 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// BenchmarkCompact compacts a log of 200,000 puts of 100 bytes to 50,000 records on an in-memory disk, with and without
-// a hold at the middle index. The metric cpu-ms is the CPU time that one compaction takes.
+// BenchmarkCompact compacts a log on an in-memory disk, with and without a hold at the middle index. The log has
+// 200,000 puts to 50,000 records, each with 100 bytes of data. The metric cpu-ms is the CPU time that one compaction
+// takes.
 func BenchmarkCompact(b *testing.B) {
 	mem := vfstest.NewMem()
 	d := newDriver(b, driverOptions(mem, Index, 4<<20))

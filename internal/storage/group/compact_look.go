@@ -7,9 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// looked describes the data that the last compaction had to keep. The next compaction uses it to start as soon as
-// enough of this data can be dropped, and not earlier. Each value is ignored once the reason for keeping its data may
-// have ended. Guarded by state.mu.
+// looked describes the data that the last compaction had to keep. With these values, the log can tell when enough of
+// this data can be dropped, so that the next compaction starts then, and not earlier. Each value is ignored once the
+// reason for keeping its data may have ended. Guarded by state.mu.
 type looked struct {
 	// versions is the number of bytes of superseded entries in sealed segments that Retention.Versions keeps. scans is
 	// the number of bytes that open snapshots keep.
@@ -43,7 +43,7 @@ const unfreedAgain = 5 * time.Minute
 // would be kept. All values are in bytes.
 type Reclaim struct {
 	// Free is the size of the data that could be freed now. FreeBlobs is the part of Free that is stored in blobs. It is
-	// an upper estimate, because it includes all blobs stored since the last compaction, superseded or not.
+	// an upper bound, because it includes all blobs stored since the last compaction, whether they are superseded or not.
 	Free, FreeBlobs int64
 	// Unlooked is the part of FreeBlobs that was stored since the last compaction. It can make a compaction due even
 	// though no compaction has yet checked how much of it is superseded.

@@ -119,7 +119,7 @@ func (b *damageBed) hit(name string, offset, length int64) map[int64]bool {
 	return out
 }
 
-// damaged returns a copy of the bed's disk in which change was applied to one file.
+// damaged returns a copy of the bed's disk in which the function change was applied to one file.
 func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstest.Mem, error) {
 	disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(path.Join(b.opts.Dir, name))

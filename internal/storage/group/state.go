@@ -46,9 +46,9 @@ type state struct {
 	// applied is the index of the last applied entry. It is written with mu held.
 	applied atomic.Uint64
 	ages    ages // the times at which entries were applied
-	// tombstoneLimit is the value of the last SetTombstoneLimit.
+	// tombstoneLimit is the limit that was last set with SetTombstoneLimit.
 	tombstoneLimit atomic.Uint64
-	hold           atomic.Pointer[Hold] // value of the last SetHold, or nil before the first one
+	hold           atomic.Pointer[Hold] // the hold last set with SetHold, or nil if none was set
 }
 
 // through returns the last index in segment i that no later segment has made void.
@@ -115,8 +115,8 @@ func (st *state) truncate(from uint64) {
 	st.syncedIndex = min(st.syncedIndex, from-1)
 }
 
-// push adds a batch that was written to the active segment. The argument end is the segment's new end. Entries that the
-// batch makes void are dropped.
+// push adds a batch that was written to the active segment. The argument end is the offset at which the segment ends
+// after the batch. Entries that the batch makes void are dropped.
 func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()

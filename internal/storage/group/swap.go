@@ -17,8 +17,8 @@ type rewrite struct {
 	// image is loaded. It is nil if no entry remains.
 	next  *segment
 	moves []move // the fate of each version in the old segments, in order
-	// history is the lowest possible history floor after the rewrite. It is 0 if no superseded version is dropped. A
-	// value above the applied index means the applied index.
+	// history is the index to which the rewrite raises a lower history floor. It is 0 if no superseded version is
+	// dropped. If it is above the applied index, the floor is raised only to the applied index.
 	history uint64
 	to      *segio.Writer
 }

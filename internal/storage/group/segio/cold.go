@@ -19,7 +19,8 @@ import (
 // block that is read again goes through the cache and remains there. See docs/adr/0008-cold-reads.md.
 
 const (
-	// Each block has two bits. One says that the first read was done, the other that later reads use the page cache.
+	// Each block has two bits. One says that the first read has taken place, the other that later reads use the page
+	// cache.
 	coldBlocksPerWord = 32
 	coldBufferBytes   = 64 << 10
 	coldCacheShare    = 2 // the page cache is assumed to hold 1/coldCacheShare of the machine's memory

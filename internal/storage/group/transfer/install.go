@@ -296,8 +296,8 @@ func (i *Install) removeOthers() error {
 	return nil
 }
 
-// lookAtSegment determines how much of a segment has arrived. If its hint exists, this is the whole segment.
-// Otherwise it is the whole frames at the beginning of the file.
+// lookAtSegment determines how much of a segment has arrived. If the segment's hint exists, the whole segment has
+// arrived. Otherwise, the whole frames at the beginning of the file count.
 func (i *Install) lookAtSegment(f *incomingFile) error {
 	fs, name := i.opts.FS, path.Join(i.incoming, f.name())
 	info, err := fs.Stat(name)
@@ -375,8 +375,8 @@ func (i *Install) learnBlobs() error {
 	return nil
 }
 
-// lookAtBlob determines how much of a blob exists. This is the whole blob if it was collected, or if the group has it,
-// and otherwise the whole chunks at its beginning.
+// lookAtBlob determines how much of a blob exists. If the blob was collected, or if the group has it, the whole blob
+// exists. Otherwise, the whole chunks at the beginning of the file count.
 func (i *Install) lookAtBlob(f *incomingFile) error {
 	fs, name := i.opts.FS, format.BlobName(f.ref.ID)
 	if _, err := fs.Stat(path.Join(i.incoming, name)); err == nil {
