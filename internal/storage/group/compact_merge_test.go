@@ -209,7 +209,7 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 
 func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	b := newCompactBed(t, vfstest.NewMem(), Index, 1, 1)
-	b.put(format.Entry{ID: 100, Data: payload(100, 9000)}) // this put makes its segment too large to be merged with others
+	b.put(format.Entry{ID: 100, Data: payload(100, 9000)}) // this put makes its segment too large to merge
 	for id := range int64(3) {
 		b.put(format.Entry{ID: id, Data: payload(id, 3000)})
 		b.put(format.Entry{Kind: format.KindDelete, ID: id})
