@@ -28,7 +28,7 @@ const (
 	fileBytesMax   = 16 << 20
 	// If a file has been in use for less than fullSoon when it becomes full, the next file is larger.
 	fullSoon = 4 * time.Second
-	// spareShare limits the size of a file to the volume's spare bytes divided by spareShare.
+	// The size of a file is at most the number of the volume's spare bytes, divided by spareShare.
 	spareShare = 16
 	// yields is the number of times that a goroutine yields its processor before it writes a batch. In the meantime,
 	// goroutines whose previous write has just finished can answer their callers and add their next write to the batch.
@@ -54,7 +54,7 @@ type Options struct {
 	// Spare returns how many bytes above its reserve the volume has free. A file takes only a small part of them. If
 	// Spare is nil, space is unlimited.
 	Spare  func() int64
-	Logger *slog.Logger // messages are discarded if nil
+	Logger *slog.Logger // if nil, messages are discarded
 	Off    rules.Off    // safety rules that a test has switched off
 }
 
@@ -77,13 +77,13 @@ type Journal struct {
 	current int // index of the half to which records are written
 	pending *batch
 	// flushing means that a goroutine is writing a batch. Only that goroutine uses halves (except half.live) and the
-	// fields below stats.
+	// fields that come after stats.
 	flushing bool
 	broken   error
 	closed   bool
 	stats    Stats
 
-	before []Range // ranges of the last record that had any
+	before []Range // ranges in the last record that had any ranges
 	made   bool    // whether Begin was called
 	uses   uint64  // number of times that a file was put into use, counting reuse
 	buffer []byte
@@ -172,7 +172,7 @@ func (j *Journal) Join(group uuid.UUID) (*Member, *Remainder, error) {
 // written when the journal was replayed.
 type Remainder struct {
 	Share
-	Where   string // the journal, or the name of the file that holds the data; used in messages
+	Where   string // the journal, or the name of the file that holds the data; for use in messages
 	journal *Journal
 	kept    string    // name of the file with data that an earlier replay could not write; empty if there is no such file
 	members []*Member // earlier logs of the group with data in the journal

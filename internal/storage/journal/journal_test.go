@@ -371,8 +371,8 @@ func TestBadBytes(t *testing.T) {
 		first, last int // numbers of the first and the last bad record
 		said        string
 		lost        int // number of ranges that are known to be lost
-		// mine and other tell whether data of this group, and of the other group, may be lost without being listed in
-		// Found.Lost.
+		// mine and other tell whether data may be lost without being listed in Found.Lost: mine for this group, and other
+		// for the other group.
 		mine, other bool
 	}{
 		{0, 0, "records 0 to 0", 0, false, false},
@@ -469,8 +469,8 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestReplayKeepsWhatItCannotGive checks that other groups start although the files of one group cannot be written, and
-// that the data of this group is kept.
+// TestReplayKeepsWhatItCannotGive checks that if one group's files cannot be written, the other groups start
+// nevertheless, and the data of the one group is kept.
 func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	disk := newDisk(t)
 	begin := func(texts ...string) {
@@ -577,8 +577,8 @@ func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestAFileThatWasRemovedIsNotUsedAgain makes the journal remove a file in order to replace it by a larger one, which
-// then cannot be created. The journal must go on without that file.
+// TestAFileThatWasRemovedIsNotUsedAgain makes the journal remove a file in order to replace it with a larger one, and
+// then makes the creation of the larger one fail. The journal must continue without that file.
 func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -593,8 +593,8 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		}
 	}
 	fill(1)
-	// With an earlier beginning, the file seems to have taken so long to become full that the next file need not be
-	// larger.
+	// The next file is larger only if the current one became full quickly. This makes it seem that the current file took
+	// a long time, so that the next file need not be larger.
 	j.halves[1].began = j.halves[1].began.Add(-fullSoon)
 	fill(1)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {

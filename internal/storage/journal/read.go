@@ -143,9 +143,10 @@ func (f *Found) note(ranges []Range, at placeInTime) {
 	}
 }
 
-// compareEnd detects whether the last record of a use (the argument ended) is lost. The next use, of the other file,
-// begins with a record without ranges. The record after that one repeats the ranges of the last record of the ended
-// use, so compareEnd compares these ranges with those of the last record that was read.
+// compareEnd detects whether the last record that was written during an earlier use of one file (the argument ended)
+// is lost. After that use, the journal switched to the other file (the argument next). There, the first record has no
+// ranges, and the second record repeats the ranges of the last record before the switch. compareEnd compares these
+// ranges with those of the last record that was read.
 func (f *Found) compareEnd(ended, next *use) {
 	i := slices.IndexFunc(next.records, func(r record) bool { return r.sequence == 1 })
 	if i < 0 || ended.epoch>>32+1 != next.epoch>>32 {
@@ -167,7 +168,7 @@ func (f *Found) compareEnd(ended, next *use) {
 	switch {
 	case len(before) == 0:
 		return
-	// The last record that was read is also the last one that was written, so nothing is lost after it.
+	// The last record that was read is also the last one that was written, so nothing after it is lost.
 	case slices.EqualFunc(last, before, same):
 		f.gaps = slices.DeleteFunc(f.gaps, func(g gap) bool { return g.last == placeInTime{ended.epoch, math.MaxUint64} })
 		return
@@ -241,7 +242,7 @@ type use struct {
 	records []record
 	bad     []error
 	gaps    []gap
-	lost    []record // records whose field before lists the ranges of an unreadable record
+	lost    []record // records that repeat, in the field before, the ranges of an unreadable record
 }
 
 // scan finds the records of a file's last use, and determines which records are missing.
@@ -280,9 +281,9 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing notes that the records with the sequences from the argument from up to the one before r cannot be read. The
-// record r repeats the ranges of the last of them, so these ranges are known. Sequence 0, the first record of a use,
-// never counts as missing data, because it has no ranges.
+// missing notes that some records cannot be read: those with sequence numbers from the argument from up to the one
+// before r. The record r repeats the ranges of the last of these records, so those ranges are known. Sequence number
+// 0, which is the first record of a use, never counts as missing data, because it has no ranges.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))
 	unknown := r.sequence - 1

@@ -52,8 +52,8 @@ type ioEvent struct {
 // aioCall is a slot for one asynchronous call. Later calls reuse it.
 type aioCall struct {
 	control iocb
-	// memory is the target of a read. The reference keeps the memory alive, and the memory must not move, while the kernel
-	// writes to it.
+	// memory is the buffer of a read. While the kernel writes to this memory, it must neither be freed, which this
+	// reference prevents, nor move.
 	memory []byte
 	done   chan int64 // receives the result; its buffer has space for one element
 }
@@ -157,8 +157,8 @@ func (a *aio) complete() {
 	var count [8]byte
 	events := make([]ioEvent, 64)
 	for {
-		// The count that this read returns is not needed, because the loop below asks for completions until there are none.
-		// The eventfd is never closed, so the only possible error is an interruption.
+		// The number that this read returns is not needed, because the loop below asks for completions until there are
+		// none. The eventfd is never closed, so the read can fail only because it was interrupted.
 		_, _ = a.events.Read(count[:])
 		for {
 			var none unix.Timespec

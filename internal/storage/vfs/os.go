@@ -145,9 +145,9 @@ func syncFolder(op, dir string, sync func(fd int) error) error {
 	return errors.Join(err, d.Close())
 }
 
-// syncAllDirtyMax is the largest amount of unwritten data, in bytes and of all programs on this machine, for which
-// OS.SyncAll is worthwhile. A sync of the whole file system also writes the data of other programs, which could take
-// too long.
+// syncAllDirtyMax is the largest number of bytes that may be waiting in memory to be written to disk if OS.SyncAll is
+// to be worthwhile. The number includes the data of all programs on this machine, because a sync of the whole file
+// system also writes the data of other programs, which could take too long.
 const syncAllDirtyMax = 128 << 20
 
 // SyncAll implements FS with the system call syncfs.
@@ -350,8 +350,9 @@ func (o *osFile) Allocate(offset, length int64) error {
 			syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
-		// On btrfs, every write goes to a new place on the disk, so space that was allocated in advance is never used. It
-		// only costs time: about a tenth for small commits, and more while a store is filled with small records.
+		// On btrfs, every write goes to a new place on the disk, so space that was allocated in advance is never used.
+		// Allocating it would only cost time: about a tenth of the time of small commits, and more while a store is being
+		// filled with small records.
 		return o.grow(offset + length)
 	}
 	err := control(o.f, func(fd int) error {

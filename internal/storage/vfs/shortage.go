@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// lacks lists the errors that the kernel returns if it lacks descriptors or memory, or if a call was interrupted.
+// lacks lists the errors that the kernel returns if descriptors or memory are scarce, or if a call was interrupted.
 var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}
 
 // harmless lists the operations that have changed nothing if they fail with one of the errors in lacks. These are the
@@ -35,8 +35,8 @@ func IsShortage(err error) bool {
 	if !errors.As(cause, &errno) {
 		return false
 	}
-	// Any operation that needs a descriptor opens its file, and so it has failed before it changed anything. This
-	// includes the sync of a folder, which opens the folder first.
+	// An operation that needs a descriptor begins by opening its file. If there is no free descriptor, it fails before
+	// it has changed anything. This is also true of the sync of a folder, which first opens the folder.
 	if errno == syscall.EMFILE || errno == syscall.ENFILE {
 		return true
 	}

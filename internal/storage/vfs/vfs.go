@@ -1,6 +1,6 @@
-// Package vfs defines a small file system interface and its implementation OS. Package vfstest has the implementations
-// for tests, which are an in-memory disk that can crash, and a file system that wraps another one and injects errors.
-// Package vfs imports no other package of this module.
+// Package vfs defines a small file system interface and its implementation OS. Package vfstest has two more
+// implementations for tests: an in-memory disk that can crash, and a wrapper that injects errors into another file
+// system. Package vfs imports no other package of this module.
 package vfs
 
 import (

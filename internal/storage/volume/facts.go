@@ -36,8 +36,8 @@ type Facts struct {
 	GroupsMax int       `json:"groupsMax"`
 	Created   string    `json:"created"`
 	Epoch     uint64    `json:"epoch"` // the highest routing epoch that was known when the facts were written
-	// The Etcd fields together are a placement.Mark, which is the newest state of etcd that the shard has seen. If etcd is
-	// behind this mark, etcd was restored to an older state.
+	// The fields whose names begin with Etcd form a placement.Mark: the newest state of etcd that the shard has seen. If
+	// etcd is behind this mark, it was restored to an older state.
 	EtcdBase       uint64 `json:"etcdBase,omitempty"`
 	EtcdRevision   int64  `json:"etcdRevision,omitempty"`
 	EtcdContent    int64  `json:"etcdContent,omitempty"`

@@ -50,7 +50,7 @@ func take(t *testing.T, m vfs.FS, name string, n int64) {
 
 func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 	v, m, clock := smallVolume(t)
-	take(t, m, "/v/data", 85*mib) // 15 MiB minus the superblock are now free, of which 5 MiB are above the reserve
+	take(t, m, "/v/data", 85*mib) // 15 MiB minus the superblock are now free, 5 MiB of them above the reserve
 	must.OK(t, v.Admit(4*mib, false))
 	err := v.Admit(2*mib, false)
 	var full *FullError

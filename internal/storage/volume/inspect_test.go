@@ -109,8 +109,8 @@ func TestFactsAreKeptOrDamaged(t *testing.T) {
 		bad := append([]byte(nil), content...)
 		bad[bit/8] ^= 1 << (bit % 8)
 		must.OK(t, os.WriteFile(name, bad, 0o600))
-		// Some flipped bits do no harm: one that changes the case of a letter in the checksum, or one that turns the line
-		// end into a space. Such a file still has the same facts.
+		// Some flipped bits do no harm, such as a bit that changes the case of a letter in the checksum, or one that turns
+		// the line end into a space. A file with such a flip still has the same facts.
 		if got, err := ReadFacts(vfs.OS{}, dir); err == nil && got != want {
 			t.Fatalf("bit %d: %+v", bit, got)
 		}

@@ -22,8 +22,8 @@ import (
 
 // Mount is the kernel's information about the file system that holds a folder.
 type Mount struct {
-	// FileSystem is the type: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... For an ext3 disk that the ext4 driver has
-	// mounted, it is ext3. For a file system in memory, which tests use, it is "mem".
+	// FileSystem is the type of the file system: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... If the ext4 driver has
+	// mounted an ext3 disk, the type is ext3. A file system in memory, as tests use, has the type "mem".
 	FileSystem string
 	Options    []string // options of the mount, followed by those of the file system
 	Source     string
@@ -33,11 +33,11 @@ type Mount struct {
 // ErrMount means that a folder's file system is not the required one.
 var ErrMount = errors.New("wrong file system")
 
-// MountOf returns the mount that holds a folder. The folder need not belong to a volume. If it does not exist, MountOf
-// uses the nearest parent folder that exists. MountOf reads /proc/self/mountinfo and the queue of the block device, and
-// writes nothing. It determines the type of a disk that the ext4 driver has mounted from the volume's superblock file,
-// which every start writes again. Without that file it uses the folder. Files and folders that the driver creates on
-// ext4 have extents.
+// MountOf returns the mount that holds a folder. The folder need not belong to a volume. If it does not exist,
+// MountOf uses the nearest parent folder that exists. MountOf reads /proc/self/mountinfo and the queue of the block
+// device, and writes nothing. If the ext4 driver has mounted the disk, the disk may be ext2, ext3 or ext4. MountOf
+// then looks at the flags of the volume's superblock file, which is written anew at every start, or at those of the
+// folder if there is no such file. On ext4, files and folders that the driver creates have extents.
 func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	if inMemory(fsys) {
 		return Mount{FileSystem: "mem", Source: "none"}, nil
@@ -52,7 +52,8 @@ func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 // Mount is like MountOf, for the folder of the volume.
 func (v *Volume) Mount() (Mount, error) { return MountOf(v.fs, v.dir) }
 
-// inMemory reports whether a file system says that it is not on a disk, as test file systems do.
+// inMemory reports whether a file system is in memory and not on a disk. The file systems of tests say this of
+// themselves.
 func inMemory(fsys vfs.FS) bool {
 	for {
 		if on, ok := fsys.(interface{ InMemory() bool }); ok {
@@ -104,8 +105,8 @@ func unchecked(option string) bool {
 	return strings.HasPrefix(option, "x-")
 }
 
-// opposites maps each default option to the option that switches it off. The kernel does not list a default option that
-// is in force, but lists the opposite option.
+// opposites maps each default option to the option that switches it off. The kernel does not list a default option
+// that is in force. If the option is switched off, the kernel lists its opposite.
 var opposites = map[string]string{
 	"atime": "noatime", "exec": "noexec", "suid": "nosuid", "dev": "nodev", "async": "sync", "diratime": "nodiratime",
 	"rw": "ro",
@@ -153,12 +154,12 @@ type mountInfo struct {
 	id     int
 	device string // in the form major:minor
 	point  string
-	Mount  // all of its fields are set except Rotational
+	Mount  // all fields except Rotational are set
 }
 
 // findMount returns the mount that holds a folder. The argument dir is an absolute path. If the kernel provides mount
-// ids (5.8 or newer), findMount uses the id. Otherwise it chooses, among the mount points above the folder, the
-// longest one, and the last mount at this point.
+// ids (5.8 or newer), findMount uses the id. Otherwise it looks at the mount points that are the folder or contain
+// it, and chooses the longest of them. If there are several mounts at this point, it chooses the last one.
 func findMount(dir string) (mountInfo, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -216,7 +217,7 @@ func mountID(dir string) (int, bool) {
 func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 	var mounts []mountInfo
 	scanner := bufio.NewScanner(r)
-	scanner.Buffer(nil, 1<<20) // overlay mounts have long options, and so long lines
+	scanner.Buffer(nil, 1<<20) // overlay mounts can have many options, which make the line long
 	for scanner.Scan() {
 		fields := strings.Split(scanner.Text(), " ")
 		dash := slices.Index(fields, "-")
@@ -268,7 +269,7 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 	if flags&flagExtents != 0 {
 		return "ext4", nil
 	}
-	// This file names the task of the journal, or is <none> if there is no journal.
+	// This file contains the name of the journal's task, or <none> if there is no journal.
 	if device, err := os.Readlink("/sys/dev/block/" + info.device); err == nil {
 		task, err := os.ReadFile("/sys/fs/ext4/" + path.Base(device) + "/journal_task")
 		if err == nil && bytes.Contains(task, []byte("<none>")) {
@@ -278,8 +279,8 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 	return "ext3", nil
 }
 
-// rotational reports whether the block device of a mount is a rotating disk. For a partition, it asks about the disk
-// that contains it. It returns nil if the kernel does not say.
+// rotational reports whether the block device of a mount is a rotating disk. For a partition, it looks at the disk
+// that contains the partition. If the kernel does not know, rotational returns nil.
 func rotational(info mountInfo) *bool {
 	device := info.device
 	// The device number of btrfs and of some other file systems is not that of a block device.
@@ -290,7 +291,7 @@ func rotational(info mountInfo) *bool {
 		}
 		device = fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	}
-	// The path must not be cleaned, because its .. is relative to the target of the link.
+	// The path must not be cleaned, because the ".." in it is relative to the target of a link.
 	for _, queue := range []string{"/queue/", "/../queue/"} {
 		content, err := os.ReadFile("/sys/dev/block/" + device + queue + "rotational")
 		if err != nil {

@@ -94,8 +94,8 @@ func TestMountOfATemporaryFileSystem(t *testing.T) {
 	}
 }
 
-// TestMountUnderAnotherMount looks at a folder below the mount point of a disk. Another file system has been mounted
-// above this mount point and hides the disk, so the folder belongs to the other file system.
+// TestMountUnderAnotherMount mounts a second file system on a parent folder of a disk's mount point. The second file
+// system hides the disk, so a folder at the path of the mount point belongs to the second file system.
 func TestMountUnderAnotherMount(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 16*mib)
 	parent := filepath.Dir(point)

@@ -36,8 +36,8 @@ func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	must.OK(t, f.Close())
 }
 
-// after returns the superblock that the next start must write if the superblock is now the argument before. Only the
-// nonce of the step cannot be predicted, because it is random, so after takes it from the argument now.
+// after returns the superblock that the next start must write if the argument before is the superblock now on the
+// disk. The step's nonce is random and cannot be predicted, so after copies it from the argument now.
 func after(before, now Superblock) Superblock {
 	before.Generation++
 	before.Step.Number++
@@ -323,7 +323,7 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	f.Add([]byte(magic), true)
 	f.Add(valid[:shardAt], true)
 	f.Fuzz(func(t *testing.T, b []byte, fit bool) {
-		if fit { // makes the length and the CRC right, so that decode gets past these checks
+		if fit { // sets the correct length and CRC, so that decode gets past these checks
 			b = append(bytes.Clone(b), make([]byte, copyBytes)...)[:copyBytes]
 			copy(b, magic)
 			seal(b)
@@ -339,7 +339,7 @@ func FuzzDecodeSuperblock(f *testing.F) {
 }
 
 // TestAStepDoesNotHealWhatTheDeviceLost checks that NextStep does not write a superblock to a device that has lost
-// its content. If it did, nobody could see any more that the content is lost.
+// its content, because a new superblock would hide the loss.
 func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	for name, now := range map[string]func(was []byte) []byte{
 		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },

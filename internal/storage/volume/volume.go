@@ -95,7 +95,7 @@ type Options struct {
 	// ReserveBytes is the number of bytes that are kept free for compaction, deletes and consensus. 0 means the smaller of
 	// 5 % of the file system and 1 GiB, but at least 16 MiB.
 	ReserveBytes int64
-	Logger       *slog.Logger // messages are discarded if nil
+	Logger       *slog.Logger // if nil, messages are discarded
 }
 
 // Volume is an open, locked volume. Its folder contains superblock, lock, groups/<group uuid>/... and trash/. A Volume
@@ -323,8 +323,8 @@ func (s *Superblock) renew(now time.Time) {
 }
 
 // NextStep durably moves the volume to its next step and returns that step. The argument registered is the latest
-// step that etcd is known to have stored. Before the caller calls NextStep again, it must register the new step in
-// etcd. Then a copy of the disk that was taken before this call can be recognized as old.
+// step that etcd is known to have stored. The caller must register the new step in etcd before it calls NextStep
+// again. After that, a copy of the disk from before this call can be recognized as old.
 func (v *Volume) NextStep(registered Step) (next Step, err error) {
 	err = v.rewrite(func(sb *Superblock) {
 		sb.Step, sb.Registered = sb.Step.next(), registered
@@ -363,10 +363,10 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 	return v.replaceSuperblock(copies{superblock: v.written}, next)
 }
 
-// checkWritten returns an error unless the device holds the superblock that was written last, or one whose write
-// failed and may nevertheless have reached the device. If the device was zeroed or exchanged while the file system
-// was mounted, nothing may be written to it, because a new superblock would make it look like the volume that was
-// opened. The caller holds the mutex writing.
+// checkWritten checks that the device still holds a superblock that this process has written: the last one that was
+// written successfully, or a later one whose write failed but may still have reached the device. Otherwise the device
+// was zeroed or exchanged while the file system was mounted. Nothing may be written to such a device, because a new
+// superblock would make it look like the volume that was opened. The caller holds the mutex writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {
@@ -380,7 +380,7 @@ func (v *Volume) checkWritten() error {
 	return nil
 }
 
-// Superblock returns the superblock after this start, including the step at that time.
+// Superblock returns the superblock that Open has written, with the step that the volume had at that time.
 func (v *Volume) Superblock() Superblock { return v.superblock }
 
 // SetJournal durably records whether the volume has a journal. It must be called before the journal's first file is

@@ -48,8 +48,8 @@ func openOnce(t testing.TB, opts Options) Superblock {
 	return v.Superblock()
 }
 
-// refused checks that Open fails with the given error and a message with all the words, and that the volume is neither
-// changed nor still locked.
+// refused checks that Open fails with the given error, that its message contains all the words, and that the volume
+// is neither changed nor left locked.
 func refused(t *testing.T, opts Options, want error, words ...string) {
 	t.Helper()
 	before, _ := opts.FS.List(opts.Dir)
@@ -123,7 +123,7 @@ func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
 	if now, _, err := VerifySuperblock(m, "/v"); err != nil || now != sb {
 		t.Errorf("a refused open changed the superblock: %+v, %v", now, err)
 	}
-	openOnce(t, opts) // possible, because the lock was released
+	openOnce(t, opts) // succeeds, because the refused calls have released the lock
 }
 
 func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {
@@ -217,9 +217,9 @@ func TestOpenAfterTheOtherProcessWasKilled(t *testing.T) {
 	}
 }
 
-// openAndWatch opens the volume twice on m. It simulates a power cut after each operation, with every choice of the
-// writes that survive. After each power cut it must be possible to open the volume, with its identity unchanged and
-// with a generation higher than that of any earlier Open.
+// openAndWatch opens the volume twice on m. It simulates a power cut after each operation, and tries every choice of
+// the writes that survive. After each power cut, Open must succeed, the identity must be unchanged, and the
+// generation must be higher than that of any earlier Open.
 func openAndWatch(t *testing.T, m *vfstest.Mem, opts Options, returned Superblock) (points int) {
 	t.Helper()
 	m.AfterOp(func(op vfstest.Op) {

@@ -19,8 +19,8 @@ type signature struct {
 	labelLen int
 }
 
-// signatures lists the file systems that a kubelet mounts for a DiskSet, and other content that is common on disks. The
-// kubelet recognizes further kinds of content, and does not format a disk on which it recognizes any.
+// signatures lists the file systems that a kubelet mounts for a DiskSet, and other content that is common on disks.
+// The kubelet recognizes further kinds of content. It does not format a disk whose content it recognizes.
 var signatures = []signature{
 	{"an ext2, ext3 or ext4 file system", 1024 + 56, "\x53\xef", 1024 + 120, 16},
 	{"an xfs file system", 0, "XFSB", 108, 12},

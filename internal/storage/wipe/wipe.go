@@ -34,7 +34,7 @@ var ErrInUse = errors.New("it is in use")
 type Report struct {
 	Bytes     int64 `json:"bytes,string"` // size of the disk
 	Zeroed    int64 `json:"zeroed,string"`
-	Discarded bool  `json:"discarded"` // whether the disk was told that all of its bytes are unused
+	Discarded bool  `json:"discarded"` // whether the disk accepted a request to discard all of its bytes
 }
 
 // Device wipes a block device. It returns ErrInUse if the kernel uses the device, for example for a file system that is

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// without ends a test that needs a real device if the machine does not provide one. It skips the test, or fails it if
-// SHEAF_LOOP=required.
+// without is called if the machine does not provide a real device that a test needs. It skips the test, or fails it
+// if SHEAF_LOOP=required.
 func without(t *testing.T, why string) {
 	t.Helper()
 	message := "NOT TESTED on a real block device: " + why
