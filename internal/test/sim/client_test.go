@@ -31,7 +31,8 @@ type reply struct {
 	refused error // nil, ErrExists or ErrMismatch
 }
 
-// operation is a call with its response. Both have a position in the order of moments.
+// operation is a call with its response. begin and end are the numbers that moments gave to the call and the
+// response.
 type operation struct {
 	client    int
 	call      call
@@ -77,9 +78,9 @@ func (w *world) client(number int) {
 // churnIDs is the first id of the records that churn writes.
 const churnIDs = 1000
 
-// churn writes without request ids. When such a write is superseded, compaction can drop it, because no client will
-// retry it. The ledger checks these writes, but judge() does not, because each of them is tried only once and their
-// order is not recorded.
+// churn makes writes without request ids. When such a write is superseded, compaction can drop it, because no client
+// will retry it. The ledger checks these writes. judge() does not check them, because each of them is tried only once
+// and their order is not recorded.
 func (w *world) churn() {
 	random := rand.New(rand.NewPCG(w.seed, 99))
 	for n := 0; w.sleep(between(random, 0, w.cfg.pause)); n++ {
@@ -178,8 +179,8 @@ func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	return nil
 }
 
-// reached records when a response was received. It returns false if the process is dead by then, because a dead
-// process cannot have responded.
+// reached records when a response was received. It returns false if the process had died before that, because a dead
+// process cannot respond.
 func (w *world) reached(p *process, op *operation) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -128,7 +128,7 @@ const withoutSpace = 10 * time.Second
 // the disk.
 func (w *world) restarts() {
 	r := rand.New(rand.NewPCG(w.seed, 8))
-	// for each process, since when it has reported a full disk although there is free space
+	// for each process, the time since which it has reported a full disk although there is free space
 	stuck := map[*process]time.Time{}
 	for w.sleep(100 * time.Millisecond) {
 		for _, p := range w.processes() {

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// healTime limits the time that a healed group may need for elections, installs and all work that is still pending.
+// healTime is the longest time that a healed group may need for elections, installs and other pending work.
 const healTime = 3 * time.Minute
 
 // heal ends the faults and waits for the clients.
@@ -36,8 +36,8 @@ func (w *world) heal() {
 	})
 }
 
-// startAll starts every machine that is down, including machines that have crashed after the healing because a crash
-// was scheduled before.
+// startAll starts every machine that is down. This includes machines that have crashed after the healing, because the
+// crash had been scheduled earlier.
 func (w *world) startAll(r *rand.Rand) {
 	for _, m := range w.machines {
 		w.mu.Lock()
@@ -178,8 +178,8 @@ func (w *world) verifyDisks() {
 	}
 }
 
-// dump describes the manifest and each damaged file in text form. The output is the only evidence, because a run
-// cannot be repeated exactly.
+// dump returns the content of the manifest and of each damaged file as text. This text is the only evidence of a
+// violation, because a run cannot be repeated exactly.
 func (w *world) dump(m *machine, damages []format.Damage) string {
 	names := []string{format.ManifestName, format.MarkName}
 	for _, d := range damages {

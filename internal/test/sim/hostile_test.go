@@ -26,10 +26,10 @@ type hostile struct {
 	times  int64 // number of refused reads; 0 refuses all reads until the start is over
 }
 
-// failReads lets a machine's disk refuse to read one block while the machine starts after a power cut. The disk
-// refuses either the first few reads or all of them. The block is near the end of the active segment, or in the
-// journal. If the group has only one copy, only the first few reads are refused, because otherwise its data would be
-// lost for good.
+// failReads makes a machine's disk refuse to read one block while the machine starts after a power cut. The disk
+// refuses either the first few reads of the block or all of them. The block is near the end of the active segment, or
+// in the journal. If the group has only one copy, only the first few reads are refused, because otherwise its data
+// would be lost for good.
 func (w *world) failReads(o *operator, r *rand.Rand) bool {
 	return w.powerCutOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
 }
@@ -110,10 +110,10 @@ func (h *hostile) choose(r *rand.Rand) bool {
 	return true
 }
 
-// takeHostile returns the file system with which a machine starts from a disk, including the refused reads that were
-// arranged before. The caller must not hold world.mu. After the start, the caller must call ended(), which removes
-// the fault. If all reads were refused until the end of the start, and not only the first few, ended() returns the
-// fault.
+// takeHostile returns the file system with which a machine starts from a disk. This file system refuses the reads
+// that were chosen earlier. The caller must not hold world.mu. After the start, the caller must call ended(), which
+// removes the fault. If all reads were refused until the end of the start, and not only the first few, ended()
+// returns the fault.
 func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
 	faulty = vfstest.NewFaulty(disk)
 	w := m.world
@@ -171,8 +171,8 @@ type journalRecord struct {
 	sequence      uint64
 }
 
-// journalRecords returns the readable records of the journals on a disk. It leaves out the record that begins each
-// use of a file, because this record has no data.
+// journalRecords returns the readable records in the journal files on a disk. It leaves out the first record of each
+// use of a file, because that record has no data.
 func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 	for _, file := range []string{"journal-0", "journal-1"} {
 		name := path.Join(volumeDir, file)
@@ -213,8 +213,8 @@ func (m *machine) rotRecord(r *rand.Rand) bool {
 	return true
 }
 
-// misread makes the disk return one wrong bit, once, while a compaction checks the segment that it has written. This
-// happens in one of three compactions. The caller must call over() when the compaction is done.
+// misread makes the disk return one wrong bit, once, while a compaction checks the segment that it has written. It
+// does this in one of three compactions. The caller must call over() when the compaction is done.
 func (w *world) misread(p *process) (over func()) {
 	w.mu.Lock()
 	chosen := w.random.IntN(3) == 0

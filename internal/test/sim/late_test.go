@@ -8,11 +8,11 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// repeatLate sometimes sends an answered write once more, long after its client has gone on to other calls. A gateway
-// that was suspended for a while would do the same. The duplicate must have no effect, which the ledger checks.
+// repeatLate sometimes sends an answered write again, long after its client has gone on to other calls. A gateway
+// that was suspended for a while could do the same. The duplicate must have no effect, which the ledger checks.
 //
-// If the write has made no entry, for example because its condition did not hold, only the process that answered it
-// remembers it. The duplicate of such a write is therefore sent to this process only.
+// If the write made no entry, for example because its condition was not met, only the process that answered it
+// remembers it. The duplicate of such a write is therefore sent only to this process.
 func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Write, data []byte, r reply) {
 	wrote := r.index != 0 && r.refused == nil
 	if !wrote {

@@ -14,8 +14,8 @@ import (
 // responded to the leader, another member must be elected, and the leader must not receive any message about this
 // election.
 
-// transferBehindPartition transfers the leadership while the old leader receives nothing, beginning with the
-// TimeoutNow message. So the old leader continues to believe that it leads.
+// transferBehindPartition transfers the leadership. The old leader receives no messages from the moment at which
+// TimeoutNow is sent, so it continues to believe that it leads.
 func (w *world) transferBehindPartition(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
 
 // timeoutNowArrivesLate is like transferBehindPartition. However, the TimeoutNow message arrives so late that the old
@@ -114,7 +114,7 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 }
 
 // await waits until the trap catches a message, and returns the message. In the meantime it repeatedly calls
-// meanwhile(). It returns nil if the trap has caught no message after the time in the argument most.
+// meanwhile(). If the trap has caught nothing by the time limit most, await returns nil.
 func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhile func()) *raftpb.Message {
 	defer w.layTrap(nil)
 	for end := time.Now().Add(most); time.Now().Before(end); {
@@ -132,10 +132,9 @@ func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhil
 	return nil
 }
 
-// contrast waits for a situation with two leaders: the process in the argument leads has been elected, and the
-// process in the argument led still believes that it leads. Clients then write through the new leader and read
-// through the old one. If the situation does not arise soon, contrast returns false. In any case it finally
-// reconnects all machines.
+// contrast waits for a situation with two leaders: the process leads has been elected, and the process led still
+// believes that it leads. Clients then write through the new leader and read through the old one. If the situation
+// does not arise soon, contrast returns false. In either case, it reconnects all machines before it returns.
 func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	defer w.connect()
 	is := false
@@ -173,9 +172,9 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	return true
 }
 
-// askWithCondition makes another client write through a former leader. The write requires that the record has the
-// version that the argument put has written. The former leader knows only an older version of the record. It must not
-// refuse the write for this reason.
+// askWithCondition makes another client write through a former leader. The write is conditional: it requires that the
+// record still has the version that an earlier write (the argument put) gave it. The former leader knows only an
+// older version of the record, but must not refuse the write because of that.
 func (w *world) askWithCondition(led *process, put operation, random *rand.Rand, n uint64) {
 	w.calling.Add(1)
 	w.wait.Go(func() {

@@ -75,14 +75,14 @@ func (l *ledger) ask(request [16]byte, w write) {
 	l.asked[request] = append(l.asked[request], w)
 }
 
-// applier returns a function that a process calls with each entry that its replica applies. The function ignores the
-// entries of a dead process, because no client can see them on the old disk.
+// applier returns a function that a process calls with each entry that its replica applies. If the process is dead,
+// the function ignores its entries, because no client can see what a dead process does.
 func (l *ledger) applier(p *process) func(*format.Entry) {
 	last := uint64(0)
 	return func(e *format.Entry) {
 		w := l.world
 		w.mu.Lock()
-		// The second case is a process that was killed while it was still starting.
+		// The second part of the condition is for a process that was killed while it was still starting.
 		dead := p.dead || p.epoch != p.machine.epoch && p.machine.process != p
 		w.mu.Unlock()
 		if dead {

@@ -28,7 +28,7 @@ type machine struct {
 	volume  uuid.UUID
 	raftID  uint64   // incarnation that the operator has assigned to this machine; 0 if none
 	process *process // nil if the machine is down
-	joining bool     // whether comeUp is running
+	joining bool     // whether a goroutine is running comeUp
 	// busy holds the disks on which a process is being started, installed or stopped. As flock ensures on real machines,
 	// only one of these activities may use a disk at a time.
 	busy      map[*vfstest.Mem]bool
@@ -40,12 +40,13 @@ type machine struct {
 	session   *session      // nil if no shard has opened the volume
 	backup    *vfstest.Mem  // an older state of the disk
 	since     sinceBackup
-	// aged is the volume if the disk is an older state of it and no process has noticed this yet. Otherwise it is zero.
+	// aged is the volume's id if the disk was replaced with an older state of itself and no process has noticed this
+	// yet. Otherwise aged is zero.
 	aged    uuid.UUID
 	cloned  bool     // whether the disk is a copy of a member's disk, which may be older than the original
 	rots    []rot    // bad bytes on the disk
 	rotted  bool     // whether segments or blobs on this disk ever had bad bytes
-	hostile *hostile // fault that the next start will meet; nil if none
+	hostile *hostile // fault that the next start will encounter; nil if none
 	kept    kept     // writes that the neighbours on the disk have acknowledged
 }
 
@@ -88,8 +89,8 @@ type process struct {
 	// writesFailed is true once a write or sync of the process has failed.
 	writesFailed atomic.Bool
 	full         atomic.Int32 // number of active faults that make the disk full
-	// informedAt is the time at which the last scheduled notice about another member's shard will arrive. It is guarded
-	// by world.mu.
+	// informedAt is the arrival time of the last scheduled notice about another member's shard. It is guarded by
+	// world.mu.
 	informedAt time.Time
 }
 
@@ -201,8 +202,9 @@ func (m *machine) start() {
 	w.informOfRestart(p.raftID)
 }
 
-// noticeAge opens a volume that was rolled back to a state in which it does not hold the wanted incarnation. A real
-// shard opens its volume even if it should run no replica there, and so it notices that the state is old.
+// noticeAge opens the volume of a machine whose disk was rolled back to a state without the replica that should run
+// there. A real shard opens its volume even if it has no replica to run, and so it notices that the disk's state is
+// old.
 func (m *machine) noticeAge(disk *vfstest.Mem) {
 	m.world.mu.Lock()
 	aged := m.aged
@@ -389,7 +391,7 @@ func (m *machine) restart() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
-	_ = p.replica.Stop(ctx) // the stop gives up pending writes that no majority has confirmed
+	_ = p.replica.Stop(ctx) // Stop abandons pending writes that no majority has confirmed
 	cancel()
 	w.mu.Lock()
 	mine := m.process == p
@@ -458,7 +460,7 @@ func (m *machine) join(raftID uint64) {
 	}
 	file := m.replicaFile(raftID, volume, true)
 	if err := format.WriteReplicaFile(disk, groupDir, file); err != nil {
-		return // the disk crashed, and join will be called again
+		return // the disk has crashed, and join will be called again
 	}
 	m.install(disk, file, epoch, 0)
 }

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// safetyRule is a rule that can be switched off, together with the faults that make its absence visible and the
-// oracles that notice it.
+// safetyRule is a rule that can be switched off. It also names the faults that have visible effects without the rule,
+// and the oracles that detect those effects.
 type safetyRule struct {
 	name     string
 	off      rules.Off
@@ -138,8 +138,8 @@ func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 	return run(t, seed, cfg)
 }
 
-// seedsFor returns the seeds with which a rule is tested while it is switched off. The rule's pins come first. The
-// result pinned is their number, counting repetitions.
+// seedsFor returns the seeds with which a rule is tested while it is switched off. The rule's pins come first, and
+// are repeated. The result pinned is the number of seeds before the other ones begin.
 func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 	t.Helper()
 	n, first := number(t, "SHEAF_SIM_MUTATION_SEEDS", 0), uint64(1)

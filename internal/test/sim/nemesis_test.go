@@ -123,7 +123,7 @@ func (w *world) crashLater(_ *operator, r *rand.Rand) bool {
 		w.mu.Lock()
 		same := m.disk == disk
 		w.mu.Unlock()
-		if same { // unless the machine has another disk by now
+		if same { // otherwise the machine has been given another disk
 			m.cutPower(s)
 			w.startLater(m, restart)
 		}

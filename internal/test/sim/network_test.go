@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// trap is a function that is called with each message that is sent while the trap is set. It returns true if the
-// message must not be delivered. The caller holds world.mu.
+// trap is a function that is called, while it is set, with each message that is sent. It returns true if the message
+// must not be delivered. The caller holds world.mu.
 type trap func(from *process, m *raftpb.Message) (taken bool)
 
 // Send implements replica.Transport. A message may be delayed, overtaken by later messages, delivered twice or lost.
@@ -64,7 +64,7 @@ func (w *world) delay() time.Duration {
 	switch x := w.random.Float64(); {
 	case w.bad && x < w.cfg.lateOdds:
 		w.fired["message late"]++
-		return between(w.random, w.cfg.lateMax/10, w.cfg.lateMax) // longer than elections and restarts may take
+		return between(w.random, w.cfg.lateMax/10, w.cfg.lateMax) // longer than an election or a restart may take
 	case w.bad && x < 0.2:
 		return between(w.random, 5*time.Millisecond, 300*time.Millisecond)
 	default:

@@ -20,8 +20,8 @@ type operator struct {
 	random *rand.Rand
 
 	mu       sync.Mutex // guards the fields below; also held while the members must not change
-	target   []int      // whether a membership change may be in progress
-	changing bool       // a membership change may be in progress
+	target   []int      // numbers of the machines that should hold a copy
+	changing bool       // whether a membership change may be in progress
 }
 
 func newOperator(w *world) *operator {
@@ -130,7 +130,8 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 	return nil, 0
 }
 
-// transferTarget returns a voter that may take over from a leader that is not wanted, or 0 if there is none.
+// transferTarget returns a voter that may take over the leadership from a leader that should leave the group. It
+// returns 0 if there is none.
 func (s state) transferTarget(wanted func(uint64) bool) uint64 {
 	for _, id := range s.voters {
 		if id != s.members.LeaderID && wanted(id) {
@@ -167,8 +168,8 @@ func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change
 	return c, 0
 }
 
-// startJoins looks for machines whose incarnation is a member and does not run there yet. Each of them begins to
-// fetch its replica from the other members.
+// startJoins looks for machines that should run a member of the group and do not run it yet. It makes each of them
+// fetch the member's replica from the other members.
 func (o *operator) startJoins(s state) {
 	w := o.world
 	for _, id := range append(slices.Clone(s.learners), s.voters...) {

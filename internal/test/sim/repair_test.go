@@ -38,8 +38,9 @@ func (w *world) repairs() {
 }
 
 // watchDamaged reports a violation if a replica leads although it was already damaged when it started or while it was
-// a follower. A replica may lead for a while if it finds the damage as a leader, or while it is being elected,
-// because it must first transfer the leadership. watchDamaged returns the damage to compare with next time.
+// a follower. If a replica finds the damage while it leads or while it is being elected, it may lead for a little
+// longer, because it must first transfer the leadership. watchDamaged returns the damage with which the next call
+// must compare.
 func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage {
 	damages := p.log.Stats().Damages
 	s := p.replica.Status()

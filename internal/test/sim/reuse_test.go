@@ -13,9 +13,9 @@ import (
 // reuseIDs is the id of the first record that reuse writes.
 const reuseIDs = 2000
 
-// reuse takes the request id of an acknowledged write and sends it again with a different write: to another record,
-// with other data, or a delete. No replica may acknowledge such a write, even if it has become the leader since,
-// because the write is not applied.
+// reuse takes the request id of an acknowledged write and sends it again with a different write: a write to another
+// record, a write with other data, or a delete. Because this write is not applied, no replica may acknowledge it, not
+// even one that has become the leader in the meantime.
 func (w *world) reuse() {
 	random := rand.New(rand.NewPCG(w.seed, 98))
 	for n := uint64(0); w.sleep(between(random, 0, 20*w.cfg.pause)); n++ {

@@ -12,11 +12,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// rot records a place on a disk at which bytes are bad. It is removed when all bytes at that place that matter have
-// been read and found intact.
+// rot records a place on a disk at which bytes are bad. The record is removed when all bytes that matter at that
+// place have been read and found intact.
 type rot struct {
 	file  string
-	at    int64 // when the bytes became bad, in the order of moments
+	at    int64 // moment at which the bytes became bad, as counted by moments
 	found bool
 	small bool // whether the bytes are redundant, so that nothing is lost
 }
@@ -45,7 +45,7 @@ func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 	if !w.rotDisk(m, r, newest(r)) {
 		return false
 	}
-	if r.IntN(2) == 0 { // in half of the cases a restart finds the damage when it loads the log
+	if r.IntN(2) == 0 { // in half of the cases, the machine restarts, and finds the damage when it loads the log
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 	}
@@ -54,8 +54,8 @@ func (w *world) rotOne(o *operator, r *rand.Rand) bool {
 
 const anyFrame = 1 << 30
 
-// newest decides at random how many frames, counted from the newest one, may be damaged. Old frames are often
-// superseded, and the very last ones may not be committed.
+// newest chooses at random how many of the newest frames may be damaged. Old frames are often superseded, and the
+// very last ones may not be committed.
 func newest(r *rand.Rand) int { return []int{1, 4, 20, anyFrame}[r.IntN(4)] }
 
 // rotDisk damages one of the newest synced frames, or a blob, on a machine's disk.
@@ -183,7 +183,7 @@ func walkFile(disk *vfstest.Mem, s *format.ManifestSegment, do func(*segio.Frame
 	return frames.Err() == nil
 }
 
-// isWhole reports whether the given range of bytes lies outside of all frames.
+// isWhole reports whether every byte in the given range belongs to an intact frame.
 func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	covered := int64(0)
 	walkFile(disk, p.segment, func(step *segio.FrameStep) {
@@ -238,7 +238,7 @@ func (w *world) scrub(p *process) bool {
 		small := kind != ""
 		known := w.noteFound(p.machine, "by scrub", d.File)
 		if kind == "hint" && !known {
-			continue // the hint may just be being written
+			continue // the hint may still be being written
 		}
 		whole = false
 		if small && known {

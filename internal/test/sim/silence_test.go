@@ -86,8 +86,8 @@ func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// reconnect restores a machine's connections in both directions: with the machine in the argument only, or with all
-// others if that argument is nil.
+// reconnect restores a machine's connections in both directions. It restores the connections with the machine only,
+// or with all other machines if only is nil.
 func (w *world) reconnect(m, only *machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,10 +99,10 @@ func (w *world) reconnect(m, only *machine) {
 	}
 }
 
-// informLate makes the leader silent for a second. One member (told) then learns this in time, and continues to
-// receive nothing from the leader. The other member (late) is reconnected and responds to the leader. Only after that
-// does it learn about the past silence, and at the same moment the leader becomes silent again. informLate returns
-// true if the leader had a lease at that moment.
+// informLate makes the leader silent for a second. One member (told) learns about the silence in time, and continues
+// to receive nothing from the leader. The other member (late) is reconnected and responds to the leader. Only then
+// does it learn about the silence, which is over by now. At the same moment, the leader becomes silent again.
+// informLate returns true if the leader had a lease at that moment.
 func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
@@ -134,7 +134,7 @@ func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	for _, member := range []*process{told, late} {
-		// in the end, tells the member that the silence is over, as the transport does
+		// tells the member at the end that the silence is over, as the transport would
 		defer w.inform(member, leader.raftID, true)
 	}
 	told.replica.PeerDown(leader.raftID)

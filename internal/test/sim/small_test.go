@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallKind returns the kind of one of a group's small files, which are kept twice or can be made again. It returns
-// "" for any other file.
+// smallKind returns the kind of one of a group's small files, which are kept twice or can be created again. It
+// returns "" for any other file.
 func smallKind(file string) string {
 	_, isHint := format.ParseHintName(file)
 	switch {
@@ -82,7 +82,7 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	}
 	w.trace("%v: %s is bad from %d to %d", m, name, from, from+length)
 	w.fire("rot in a " + kind)
-	if r.IntN(2) == 0 { // in half of the cases a restart loads the bad file
+	if r.IntN(2) == 0 { // in half of the cases, the machine restarts and loads the bad file
 		m.cutPower(survival(r))
 		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
 	}

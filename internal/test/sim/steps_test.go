@@ -17,14 +17,14 @@ import (
 )
 
 // Each disk has a superblock, and etcd has a registry of volumes. Both work as in a real store, with the same code
-// and the same rule. So a disk may be replaced by an earlier image of itself at any moment, except within the few
-// seconds after the image was taken, in which it cannot be distinguished from the disk (see
+// and the same rule. So a disk may be replaced with an earlier image of itself at any moment. The only exception is
+// the first few seconds after the image was taken, in which the image cannot be distinguished from the disk (see
 // docs/operations/troubleshooting.md).
 
 const (
 	superDir = "/s" // folder of the superblock
-	// While a volume is being written, it makes a step once in stepTime. stepBound is the maximum time after a write
-	// until etcd knows a step that is newer than the write.
+	// While a volume is being written, it makes a step once in stepTime. stepBound is the maximum time that may pass
+	// after a write until etcd knows a step that is newer than the write.
 	stepTime  = time.Second
 	stepBound = stepTime + 5*stepLook
 	stepLook  = 100 * time.Millisecond
@@ -36,7 +36,7 @@ type session struct {
 	volume  *volume.Volume
 	shard   placement.Shard
 	told    bool   // whether etcd has the current step
-	covered uint64 // number of rounds of the committer that were durable before that step
+	covered uint64 // number of the committer's rounds that were durable when that step was made
 	last    time.Time
 }
 
@@ -44,7 +44,7 @@ type session struct {
 type sinceBackup struct {
 	restarted bool          // whether the volume was opened again
 	durable   uint64        // number of durable rounds when the image was taken
-	covered   time.Duration // how long etcd has responded without a break since the first later write
+	covered   time.Duration // how long etcd has responded, without interruption, since the first write after the image
 	written   bool
 }
 
@@ -99,8 +99,8 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 		w.violate(oracleDisk, "%v: superblock: %v", m, err)
 		return false
 	case err == nil && sb.Shard != name:
-		// The volume belongs to another shard. No replica on it may run, and its content is wiped if the space is
-		// needed.
+		// The volume belongs to another shard. No replica on it may run, and its content is wiped if the space is needed.
+		// With mutateCopy, the volume is used nevertheless.
 		return w.cfg.mutation == mutateCopy
 	case err == nil && aged != uuid.Nil && sb.Volume != aged:
 		w.mu.Lock()
@@ -144,11 +144,12 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	return true
 }
 
-// refused is called when the registry has refused the volume of a machine as an old one. It gives the machine a new
-// identity, as a shard does in this case. The caller holds world.mu.
+// refused is called when the registry has refused a machine's volume because it is an old state. It gives the machine
+// a new identity, as a shard does in this case. The caller holds world.mu.
 func (m *machine) refused() {
 	w := m.world
-	// A cloned disk may be an old state of the machine's own disk, after a second swap.
+	// Only two kinds of disks may be refused: those that were rolled back, and cloned ones. After a second swap, a
+	// cloned disk may be an old state of the machine's own disk.
 	if m.aged == uuid.Nil && !m.cloned {
 		w.found(oracleDisk, fmt.Sprintf("%v: its volume is refused, and was never set back", m))
 	}
@@ -176,7 +177,7 @@ func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 		return seen.Step, nil
 	}
 	if w.cfg.mutation == mutateSteps {
-		seen.Step = placement.Step{} // without the step, only the generations are compared
+		seen.Step = placement.Step{} // without steps, only the generations are compared
 	}
 	return seen.Step, placement.MayFollow(seen, s)
 }
@@ -309,7 +310,7 @@ func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// rollBack replaces a machine's disk by an older state of it. The machine must notice this on its own.
+// rollBack replaces a machine's disk with an older state of itself. The machine must notice this on its own.
 func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -328,7 +329,7 @@ func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// putBack replaces a machine's disk by the image of it that was taken earlier. The image is kept, so that it can be
+// putBack replaces a machine's disk with the image that was taken of it earlier. The image is kept, so that it can be
 // used again.
 func (w *world) putBack(m *machine, r *rand.Rand) {
 	w.mu.Lock()

@@ -38,7 +38,8 @@ func (w *world) mayLose(o *operator, m *machine) bool {
 			return false
 		}
 	}
-	// The leader may be a former one, so this must be the newest membership that any member has applied.
+	// The leader may have been replaced without noticing it. Its membership is current only if it is the newest that any
+	// member has applied.
 	return members.ConfIndex == w.ledger.newestConf() && m.raftID != 0
 }
 
@@ -53,7 +54,7 @@ func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// replaceVolume gives a machine a new disk. What was on the old disk is lost for good, including the incarnation.
+// replaceVolume gives a machine a new disk. Everything on the old disk is lost for good, including the incarnation.
 func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
@@ -88,7 +89,7 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	if sb, _, err := volume.VerifySuperblock(m.disk, superDir); err != nil || sb.Shard != m.shardName() {
-		return false // there is no volume of this shard that could be restored later
+		return false // the disk has no volume of this shard to restore later
 	}
 	if m.process == nil {
 		w.fired["volume backed up while its machine was down"]++
@@ -110,7 +111,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(m.rots)+len(other.rots) > 0 {
-		return false // bad bytes are recorded by machine, and a swap would move them
+		return false // the swap would move the bad bytes, which are recorded by machine
 	}
 	ends := []func(){m.kill(), other.kill()}
 	disk := m.disk.CrashClone(survival(r))
@@ -123,8 +124,8 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 		}
 		machine.raftID, machine.backup = 0, nil
 		if machine.cloned {
-			// The disk may be an older state of the machine's own disk. Its generation would show this, so the volume counts
-			// as a new one.
+			// The disk may be an older state of the machine's own disk. A real shard would notice this by the generation, so
+			// the volume is treated as a new one.
 			machine.takeNewIdentity()
 		}
 		w.wait.Go(ends[i])

@@ -34,7 +34,7 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 		return false
 	})
 	w.only(func(a, b int) bool { return a == voter.number || b == voter.number })
-	voter.cutPower(survival(r)) // leads to an election, because the voter is the leader
+	voter.cutPower(survival(r)) // causes an election, because the voter is the leader
 	voter.start()
 	if vote := w.await(voted, 5*time.Second, nil); vote == nil {
 		w.connect()

@@ -68,7 +68,7 @@ type world struct {
 	wait   sync.WaitGroup // waits for all goroutines
 
 	calling   atomic.Int32 // number of clients that still make calls
-	contrasts uint64       // number of calls of contrast so far; used only by the nemesis
+	contrasts uint64       // number of calls to contrast so far; used only by the nemesis
 	begun     time.Time
 	tracing   bool
 	events    struct {

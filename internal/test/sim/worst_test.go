@@ -66,7 +66,7 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 	longer := time.Duration(0)
 	if r.IntN(2) == 0 && len(lost.rots) == 0 {
 		lost.backUpNow()
-		longer = stepBound + 2*stepLook // time after which the machine must recognize the image as old
+		longer = stepBound + 2*stepLook // time after which the machine must recognize that the image is old
 	}
 	w.mu.Unlock()
 	w.only(func(a, b int) bool { return a != behind.number && b != behind.number })
