@@ -26,12 +26,12 @@ type fact struct {
 	id          int64
 	data        uint32 // CRC of the record's data
 	request     [16]byte
-	remembered  format.Request // request of a put or delete; for a superseded one, compaction may keep nothing else
+	remembered  format.Request // what remains known of a put or delete after compaction has dropped its data
 }
 
-// agrees reports whether two logs hold compatible entries at one index. Each copy is compacted on its own schedule.
-// So one copy may still have a whole write, while another copy has only its request, because the write was
-// superseded.
+// agrees reports whether the entries of two logs at the same index are compatible. Each copy is compacted on its own
+// schedule. So after a write was superseded, one copy may still hold the whole write, while another copy holds only
+// the remembered request.
 func (f fact) agrees(other fact) bool {
 	if (f.kind == format.KindRequest) != (other.kind == format.KindRequest) {
 		return f.term == other.term && f.remembered == other.remembered
@@ -101,7 +101,7 @@ func readLog(shard, dir string) (*logOf, string, error) {
 	}
 	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
 	for _, segment := range m.Segments {
-		// Even if compaction has removed every entry that this leader wrote, its first index shows which entries it
+		// Compaction may have removed every entry that this leader wrote, but its first index still shows which entries it
 		// truncated.
 		log.cut(segment.FirstIndex)
 		if err := log.read(path.Join(dir, format.SegmentName(segment.Number)), segment.ID); err != nil {
@@ -153,8 +153,8 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 	return r.Err()
 }
 
-// cut drops the entries from an index on. Another leader has written other entries in their place, so the dropped
-// entries must be ignored.
+// cut drops the entries from the given index on. They must be ignored, because a later leader has written other
+// entries in their place.
 func (l *logOf) cut(from uint64) {
 	for index := from; index <= l.last; index++ {
 		delete(l.facts, index)

@@ -72,8 +72,8 @@ func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	}
 }
 
-// lost removes a write from a history if some read returned the write's value. The history is then impossible,
-// because the read returned a value that no client wrote.
+// lost removes a write from a history if some read returned the write's value. This makes the history impossible,
+// because that read then returned a value that no client wrote.
 func lost(all []operation, i int) ([]operation, bool) {
 	o := all[i]
 	read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })

@@ -33,11 +33,11 @@ type load struct {
 	keys    [][]int64 // for each group, its records in the order in which they are used
 	values  atomic.Uint64
 	calls   atomic.Int64 // number of calls on single records
-	goal    int64        // number of calls to make; after that many calls the workers slow down
+	goal    int64        // number of calls to make; after that, the workers slow down
 	failed  failures
 	clients []*client.Client
-	// damaged is the time until which calls are affected by a fault that damages a disk. A call that began before this
-	// time may return an error about bad bytes, even later, because the bytes remain bad until they are repaired.
+	// damaged is a time that is set by faults that damage a disk. A call that began before this time may return an error
+	// about bad bytes, even much later, because the bytes remain bad until they are repaired.
 	damaged atomic.Int64
 
 	halt chan struct{} // closed when no new call may begin
@@ -352,7 +352,7 @@ func (w *worker) mustNotBe(c *call, err error) {
 	}
 	var e *client.Error
 	if errors.As(err, &e) && (e.Reason == reason.NotLeader || e.Reason == reason.WrongShard) {
-		return // the client retried until its time was over
+		return // the client retried until the call's timeout
 	}
 	w.load.history.violate("%v: an error of no kind that a client expects: %v", c.operation, err)
 }

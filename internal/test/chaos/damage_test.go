@@ -108,7 +108,7 @@ func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment st
 			return "", "", err
 		}
 		at += ballastBytes / 2
-		if round/2%2 == 1 { // the first time, choose damage that a shard does not notice when it starts
+		if round/2%2 == 1 { // every other time, choose damage that a shard does not notice when it starts
 			how = fmt.Sprintf("%s on shard %s zeroed from %d on for 4 KiB", filepath.Base(path), victim.name, at)
 			_, err = file.WriteAt(make([]byte, 4096), int64(at))
 		} else {
@@ -181,8 +181,8 @@ func (s *server) logSince(at int64) string {
 	return string(text[at:])
 }
 
-// zeroDisk zeroes the device below a running shard. The shard must stop serving, and other shards must continue its
-// groups. Then the disk is formatted again, and its copies are rebuilt.
+// zeroDisk zeroes the block device that a running shard uses. The shard must stop serving, and other shards must take
+// over its groups. Then the disk is formatted again, and its copies are rebuilt.
 func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 	groups, err := n.leads(victim)
 	if err != nil {

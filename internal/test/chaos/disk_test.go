@@ -40,8 +40,8 @@ func (m *machine) mountAt(image, at string) error {
 	return err
 }
 
-// unmount unmounts a folder if something is mounted there. An earlier attempt to remount it may have failed after the
-// mount.
+// unmount unmounts a folder if something is mounted there. Nothing may be mounted there if an earlier attempt to
+// remount it has failed after the unmount.
 func (m *machine) unmount(at string) error {
 	if _, err := m.run("findmnt", "--noheadings", "--mountpoint", at); err != nil {
 		return nil //nolint:nilerr // nothing is mounted there
@@ -50,7 +50,7 @@ func (m *machine) unmount(at string) error {
 	return err
 }
 
-// slowDisk is a disk whose speed can be set, because hack/kube/slowdisk serves its image.
+// slowDisk is a disk whose speed can be set. The program hack/kube/slowdisk serves its image.
 type slowDisk struct {
 	rate string // path of the file that sets the rate
 	file string // file that is the image of the loop device, as a path inside the machine
@@ -78,8 +78,8 @@ func (m *machine) mountSlowDisk(bytes int64) string {
 	return m.slow.at
 }
 
-// mountAgain unmounts the disk and mounts it again. This is necessary because, after an error, a file system refuses
-// all access until it is mounted again. No process may use the disk in the meantime.
+// mountAgain unmounts the disk and mounts it again. This is necessary after an I/O error, because the file system
+// then refuses all access until it is remounted. No process may use the disk in the meantime.
 func (s *slowDisk) mountAgain() error {
 	if err := s.m.unmount(s.at); err != nil {
 		return err

@@ -343,7 +343,7 @@ func (n *nemesis) twin(victim *server) (string, error) {
 func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 	n.copied++
 	dir := filepath.Join(n.dir, fmt.Sprintf("copy-%d", n.copied))
-	// Files appear and disappear while cp runs. The copy need not be a snapshot.
+	// Files appear and disappear while cp runs, which makes cp fail. The copy need not be a snapshot.
 	if _, err := n.command("sh", "-c", `cp -a "$0" "$1" 2>/dev/null || true`, victim.machine.path(victim.dir),
 		dir); err != nil {
 		return "", err

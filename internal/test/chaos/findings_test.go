@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// In a soak, lookSlack is added to the time that a rule allows, because the process of `sheaf doctor` may start
-	// slowly on a busy machine.
+	// lookSlack is added to the time that a rule allows if the run is a soak, because `sheaf doctor` may take a while to
+	// start on a busy machine.
 	lookSlack = 10 * time.Second
-	// Outside of a soak, lookPatience is added to the time that a rule allows, because a run must not fail just because
-	// the machine is slow. It still fails if a finding never appears or never disappears.
+	// lookPatience is added to the time that a rule allows if the run is not a soak, because such a run must not fail
+	// just because the machine is slow. It still fails if a finding never appears or never disappears.
 	lookPatience = 2 * time.Minute
 	// If a rule allows a finding to remain for endsLater or longer after its cause is gone, chaos does not wait until
 	// the finding has disappeared.
@@ -39,8 +39,8 @@ type expected struct {
 
 type lookTimes struct {
 	reported, gone int
-	// mostReported is the longest time from the start of a cause until its finding was reported. mostGone is the longest
-	// time from the end of a fault until its finding was gone.
+	// mostReported is the longest time that passed between the start of a cause and the report of its finding. mostGone
+	// is the longest time that passed between the end of a fault and the disappearance of its finding.
 	mostReported, mostGone time.Duration
 }
 
@@ -66,9 +66,9 @@ func isAbout(f *finding.Finding, who string) bool {
 	return f.Where == who || strings.HasSuffix(f.Where, " on "+who) || strings.Contains(f.What, "its copy on "+who+" ")
 }
 
-// look calls doctor repeatedly until the findings are as wanted. It returns the time from the argument since to the
-// beginning of the last call. It fails if the findings are still not as wanted in a call that began after the rule's
-// time was over.
+// look calls doctor repeatedly until the findings are as wanted. It returns how much time passed between since and
+// the start of the last call. It fails if a call that began after the rule's time had run out still did not return
+// the wanted findings.
 func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
 	took time.Duration, err error) {
 	limit := within + lookPatience
@@ -102,9 +102,10 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 	}
 }
 
-// expects waits until `sheaf doctor` reports a finding about a part of the store (the argument who), of one of the
-// given kinds. It returns an error if this takes longer than the rules allow after the time since, at which the cause
-// of the finding began. It also notes the finding, so that findingsEnd checks that it disappears after the fault.
+// expects waits until `sheaf doctor` reports a finding of one of the given kinds about a part of the store (the
+// argument who). The argument since is the time at which the cause of the finding began. If the finding does not
+// appear within the time after it that the rules allow, expects returns an error. It also notes the finding, so that
+// findingsEnd can check that it disappears after the fault.
 func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) error {
 	within := time.Duration(0)
 	for _, kind := range kinds {
@@ -137,8 +138,8 @@ func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) er
 }
 
 // findingsEnd is called when a fault has ended and the store is whole again. The findings that expects() has noted
-// must disappear in time, and after that `sheaf doctor` must find no problem. Otherwise findingsEnd returns an error.
-// Problems that doctor reports while etcd is stopped are ignored.
+// must disappear in time, after which `sheaf doctor` must find no problem. Otherwise findingsEnd returns an error. It
+// ignores the problems that doctor reports while etcd is stopped.
 func (n *nemesis) findingsEnd() error {
 	since := time.Now()
 	open := n.looks.open

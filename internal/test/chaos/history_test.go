@@ -45,7 +45,7 @@ type operation struct {
 	ifAbsent   bool
 	begin, end int64 // nanoseconds since the start; end is never if the outcome is unknown
 
-	version uint64  // version that was written or read, or the newest one according to a refusal; 0 means no record
+	version uint64  // version that was read or written, or the one that a refusal named as the newest; 0 means no record
 	seen    uint64  // for a get, the value that was read; 0 means no record
 	refused refusal // reason why nothing was written
 	existed bool    // for a delete, whether there was a record
@@ -70,8 +70,8 @@ type record struct {
 	floor   uint64 // any version that is written later is greater than this
 }
 
-// has reports whether the record may have the given version as its newest one. It also returns the record with the
-// version filled in, because it may have been unknown before.
+// has reports whether the given version may be the record's newest one. It also returns the record with this version
+// filled in, because the version may have been unknown until now.
 func (r record) has(version uint64) (bool, record) {
 	switch {
 	case version == 0 || r.value == 0:
@@ -95,7 +95,8 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return input.(operation).String() },
 }
 
-// step reports whether an operation may have received its response, and returns the record after the operation.
+// step reports whether an operation on the record may have had the observed outcome, and returns the record after the
+// operation.
 func step(r record, o operation) (bool, record) {
 	if o.verb == get {
 		if o.seen != r.value {
@@ -138,8 +139,8 @@ func step(r record, o operation) (bool, record) {
 	return true, record{value: o.value, version: o.version, floor: o.version}
 }
 
-// unanswered returns the record after a call without a response has taken effect. Workers give up only unconditional
-// calls, so the new content of the record is certain, and only its version is unknown.
+// unanswered returns the record after a call without a response has taken effect. Workers give up a call only if it
+// is unconditional. So the record's new content is certain, and only its version is unknown.
 func (r record) unanswered(o operation) record {
 	if o.verb == del {
 		return record{floor: r.floor}
@@ -151,12 +152,12 @@ func (r record) unanswered(o operation) record {
 type history struct {
 	mu         sync.Mutex
 	operations []operation
-	wrong      []string // violations that are wrong in any order of calls, such as wrong bytes and unexpected errors
+	wrong      []string // violations that no order of the calls can explain, such as wrong bytes and unexpected errors
 	leftOut    map[int64]bool
 }
 
-// leaveOut excludes a record from the judgement. It is used if the run ends before a conditional write has been
-// answered, because the checker cannot handle such a write.
+// leaveOut excludes a record from the judgement. This is necessary if the run ends before a conditional write on the
+// record was answered, because the checker cannot handle such a write.
 func (h *history) leaveOut(key int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -36,7 +36,7 @@ type machine struct {
 func (r *rig) newMachine(name, address string) *machine {
 	m := &machine{rig: r, name: name, address: address, holder: exec.Command("cat")}
 	var err error
-	m.stdin, err = m.holder.StdinPipe() // closed when this process exits, which makes the holder exit
+	m.stdin, err = m.holder.StdinPipe() // when this process exits, the pipe is closed and the holder exits
 	must.OK(r.t, err)
 	m.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
 	must.OK(r.t, r.start(m.holder))
@@ -107,7 +107,7 @@ func (m *machine) path(name string) string {
 // remove kills everything that runs in the machine.
 func (m *machine) remove() {
 	if m.slow != nil {
-		m.slow.set("off") // ends the hang of the disk, because a process that waits for a hanging disk cannot be killed
+		m.slow.set("off") // ends the disk's hang, because a process that waits for a hanging disk cannot be killed
 	}
 	_ = unix.Close(m.netns)
 	_ = m.stdin.Close()
@@ -144,7 +144,8 @@ func (m *machine) cut(d direction, others []string) error {
 
 var packetsWord = regexp.MustCompile(`counter packets (\d+)`)
 
-// reconnect ends the partition. For each of its rules, it returns the number of packets that the rule dropped.
+// reconnect ends the partition. It returns, for each rule of the partition, the number of packets that the rule
+// dropped.
 func (m *machine) reconnect() (dropped []int, err error) {
 	text, err := m.run("nft", "list", "table", "inet", "chaos")
 	if err != nil {

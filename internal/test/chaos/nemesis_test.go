@@ -41,7 +41,7 @@ type nemesis struct {
 // fault describes one kind of fault.
 type fault struct {
 	name string
-	etcd bool // the fault needs a running etcd, for example so that the shard becomes a leader
+	etcd bool // the fault needs a running etcd, for example because a shard must become a leader
 	disk bool // the fault needs disks on loop devices
 	bad  bool // the fault damages data on a disk for a while, so readers may receive errors about damaged data
 	// run causes the fault on a shard, checks that it takes effect, and heals it. It returns the evidence in words.
@@ -206,8 +206,8 @@ func (n *nemesis) live() error {
 	if err := n.calm(); err != nil {
 		return err
 	}
-	// First come the faults that need etcd, and the full disk. A full disk takes effect only on a leader, and without etcd
-	// no shard becomes a group's leader.
+	// The faults that need etcd come first, and so does the full disk. A full disk takes effect only on a leader, and
+	// without etcd no shard becomes a group's leader.
 	for _, f := range some {
 		if f.etcd || f.name == "full-disk" {
 			if err := n.one(f); err != nil {
@@ -264,7 +264,7 @@ func (n *nemesis) withoutEtcd(some []*fault) error {
 	if err := n.expects(stopped, "store", finding.StoreProblem); err != nil {
 		return err
 	}
-	n.looks.open = nil // this finding stays, because etcd remains stopped
+	n.looks.open = nil // this finding remains, because etcd remains stopped
 	before := n.load.history.count()
 	some = slices.DeleteFunc(slices.Clone(some), func(f *fault) bool { return f.etcd || f.name == "full-disk" })
 	n.deck = nil

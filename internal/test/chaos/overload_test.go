@@ -19,14 +19,14 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// bursts are the callers of an overload, grouped by the size of their puts. The large puts exceed the 16 MiB that one
-// group accepts at a time (see memoryOfShard). The small puts use the memory that remains, so that the server also
-// refuses calls from the workers.
+// bursts are the callers of an overload, grouped by the size of their puts. Together, the large puts exceed the 16
+// MiB that one group accepts at a time (see memoryOfShard). The small puts then use up the remaining memory, so that
+// the server also refuses calls from the workers.
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
-	// burstTakenMax limits the bytes that a burst stores. Their data remains on three disks for ten minutes, because
-	// compaction keeps every put that has a request id, and a gateway gives each put one.
+	// burstTakenMax limits the bytes that a burst stores. A gateway gives each put a request id, and compaction keeps
+	// every put with a request id. So the data of a burst remains on three disks for ten minutes.
 	burstTakenMax = 32 << 20
 	burstRefusals = 20              // a burst must cause at least this many refusals
 	burstLasts    = 7 * time.Second // the burst continues for this time, which is longer than workers retry most calls
@@ -73,7 +73,7 @@ func (n *nemesis) newBurst(group int) (*burst, error) {
 	return b, nil
 }
 
-// put sends one put after another until the burst ends. After a refused put, it pauses briefly.
+// put makes one put after another until the burst ends. After a put was refused, it pauses briefly.
 func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int64, data []byte) {
 	for ctx.Err() == nil && b.bytes.Load() < burstTakenMax {
 		number := b.numbers.Add(1)
@@ -212,7 +212,7 @@ func (b *burst) words(group int) string {
 		b.refused.Load(), b.failed.Load())
 }
 
-// of returns how many calls failed with one kind of error.
+// of returns the number of calls that failed with one kind of error.
 func (f *failures) of(what string) (count int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -61,7 +61,8 @@ func (n *nemesis) killGateway(victim *server) (string, error) {
 		await(victim.name, time.Minute, victim.ready)
 }
 
-// answered waits until the given number of calls, in addition to those before, has been answered.
+// answered waits until the given number of further calls has been answered. The argument before is the number of
+// calls that had been answered earlier.
 func (n *nemesis) answered(before, calls int) error {
 	return await("calls are answered meanwhile", time.Minute, func() error {
 		if now := n.load.history.count(); now < before+calls {

@@ -63,12 +63,12 @@ func (n *nemesis) ballast(group int) (round uint64, err error) {
 	return n.rounds, nil
 }
 
-// stalledMax limits the number of streams without a reader. A scan occupies 192 KiB of a shard's response memory while
-// its records are small, and more than 1 MiB if the records are ballast.
+// stalledMax limits the number of streams that nobody reads. A scan occupies 192 KiB of a shard's response memory if
+// its records are small, and more than 1 MiB if they are ballast.
 const (
 	stalledMax   = 510
-	stalledKinds = 6        // number of kinds of streams among which open rotates
-	window       = 64 << 10 // unread bytes that the caller accepts on a stream
+	stalledKinds = 6        // number of kinds of streams; open takes them in turn
+	window       = 64 << 10 // number of bytes that a stream may send before the caller reads them
 )
 
 // stallReaders opens scans, batch reads and watches on a shard and does not read their responses, until the shard has
@@ -114,8 +114,8 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		case reasonOf(err) == overloaded:
 			return nil
 		case err != nil:
-			// The group's leadership has probably moved. In that case the last streams were refused too and occupy no memory, so
-			// the next streams read another group.
+			// The scan probably failed because the group has another leader now. In that case the shard has also refused the
+			// last streams, so these use none of its memory. Therefore the streams are opened anew, on another group.
 			refused := err
 			opened = 0
 			if group, err = n.ledWithBallast(victim); err != nil {

@@ -87,7 +87,7 @@ func (l *load) successes(groups int) [][]int64 {
 	return out
 }
 
-// longestGap returns the longest gap between two successes among the gaps that overlap the given time.
+// longestGap returns the longest gap between two successes. It considers only gaps that overlap the given period.
 func longestGap(times []int64, begin, end int64) time.Duration {
 	longest := int64(0)
 	for i := max(1, sort.Search(len(times), func(i int) bool {

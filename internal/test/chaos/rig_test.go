@@ -24,9 +24,10 @@ import (
 )
 
 // rig is everything that a run creates on this machine: a folder, and processes that hold unnamed namespaces. Two
-// runs cannot collide, because only the folder has a name that other processes can see. The kernel removes each
-// namespace when its last process exits. If the test's process exits for any reason, the kernel kills all of these
-// processes. The test itself removes the folder. If the test is killed, the janitor removes the folder instead.
+// runs cannot collide, because other processes can see the name of nothing but the folder. The kernel removes each
+// namespace when its last process exits. If the test's process exits for any reason, the kernel also kills the
+// processes that it has started. The test itself removes the folder. If the test is killed, the janitor removes the
+// folder instead.
 type rig struct {
 	t       *testing.T
 	dir     string
@@ -52,8 +53,8 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(r.remove)
 	r.own, err = unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	must.OK(t, err)
-	// When a thread exits, the kernel kills the child processes that the thread has started. Therefore a single thread,
-	// which never exits, starts all of them.
+	// When a thread exits, the kernel kills the child processes that the thread has started. Therefore all of them are
+	// started by a single thread, which never exits.
 	go func() {
 		runtime.LockOSThread()
 		for do := range r.starter {
@@ -164,7 +165,8 @@ func detachLoops(dir string) {
 	}
 }
 
-// start starts a command on the thread that never exits, so that the kernel does not kill the command too early.
+// start starts a command on the thread that never exits. If another thread started it, the kernel would kill the
+// command when that thread exits.
 func (r *rig) start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -207,7 +209,7 @@ func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, erro
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
 		if back := unix.Setns(r.own, unix.CLONE_NEWNET); back == nil {
 			runtime.UnlockOSThread()
-		} // if the thread could not return, it stays locked, and exits together with this goroutine
+		} // if the switch back failed, the thread stays locked, and ends with this goroutine
 		answers <- answer{conn, err}
 	}()
 	a := <-answers
@@ -323,5 +325,5 @@ func await(what string, patience time.Duration, holds func() error) error {
 	}
 }
 
-// An error that wraps errHopeless makes await give up before its time is over.
+// An error that wraps errHopeless makes await give up before its patience has run out.
 var errHopeless = errors.New("and it will not")

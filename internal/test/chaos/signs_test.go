@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// signs collects what the shards report about themselves while faults occur. No reported value may be impossible.
+// signs collects what the shards report about themselves while faults occur. None of the reported values may be
+// impossible.
 type signs struct {
 	wait sync.WaitGroup
 
@@ -80,7 +81,7 @@ func impossible(row *recordv1.Shard) (bad []string) {
 	return bad
 }
 
-// words returns a string with the number of the shards' responses, by state.
+// words returns, as text, the number of the shards' responses in each state.
 func (s *signs) words() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -148,7 +148,8 @@ func (s *store) startGateways() {
 	}
 }
 
-// All disks have the same size, so that the planner gives all shards the same share. One of them can be made slow.
+// All disks have the same size, because the planner must give all shards the same share. One of the disks can be made
+// slow.
 const (
 	filledDisk = 1
 	slowedDisk = 2
@@ -190,8 +191,8 @@ func (s *store) addShard(number int) {
 	s.shards = append(s.shards, h)
 }
 
-// shardArgs returns arguments with small segments and frequent compaction, so that new segments and compaction occur
-// often.
+// shardArgs returns a shard's arguments. They set small segments and frequent compaction, so that a run contains many
+// new segments and compactions.
 func (s *store) shardArgs(name, address, dir string) []string {
 	return append([]string{
 		sheafBinary, "shard", "--name", name, "--dir", dir, "--listen", address + ":7610", "--http", address + ":7611",
@@ -289,8 +290,8 @@ func (s *store) settledNow() error {
 	return s.whole(all)
 }
 
-// settle waits until the store is whole and every replica has applied what any replica had applied by the time settle
-// was called.
+// settle waits until the store is whole and no replica is behind. A replica counts as behind until it has applied
+// every entry that any replica had already applied when settle was called.
 func (s *store) settle() error {
 	if err := await("the store is whole again", 3*time.Minute, s.settledNow); err != nil {
 		return err

@@ -29,7 +29,7 @@ const againOneOf = 3
 // tally counts power cuts and their consequences.
 type tally struct {
 	cuts  int
-	again int // number of cuts that hit the start after another cut
+	again int // number of cuts that happened while a shard started after another cut
 	loss  faultdisk.Loss
 	keeps map[faultdisk.Keep]int
 	redo  int // number of starts that found a journal
@@ -85,7 +85,7 @@ func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 }
 
 // position chooses at random where to cut the power: right after an acknowledgement, where much data is unflushed, or
-// anywhere. Each of the three is equally likely.
+// anywhere. It chooses each of these with the same probability.
 func (c *cutter) position(random *rand.Rand) int {
 	switch n := random.IntN(3); {
 	case n == 0 || c.worst:
@@ -188,7 +188,7 @@ func (s *start) compare(ctx context.Context, l *life) error {
 	if err != nil {
 		return err
 	}
-	if value, there := found[probeID]; there && value != probeValue { // this record is one that the previous start wrote
+	if value, there := found[probeID]; there && value != probeValue { // the previous start wrote this record
 		return fmt.Errorf("the record that a start puts has value %d", value)
 	}
 	delete(found, probeID)

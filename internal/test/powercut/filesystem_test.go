@@ -22,7 +22,7 @@ import (
 type fileSystem struct {
 	name        string
 	bytes       int64 // size of the disk
-	sectorBytes int   // size that the disk writes atomically
+	sectorBytes int   // number of bytes that the disk writes atomically
 	mkfs, check []string
 	repair      []string // command that a user runs if the file system cannot be mounted; nil if there is none
 	forget      []string // command that makes the kernel forget an unmounted device
@@ -113,7 +113,7 @@ type mounted struct {
 	point string // mount point; "" if the file system is not mounted
 }
 
-// errMount means that the kernel refused to mount a disk that a power cut left.
+// errMount means that after a power cut the kernel refused to mount the disk.
 var errMount = errors.New("the file system cannot be mounted")
 
 // mount attaches a disk and mounts the file system on it. If anew is true, mount creates the file system first.
@@ -162,8 +162,8 @@ func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mount
 	return m, true, err
 }
 
-// unmount unmounts the file system. It retries while the mount is busy: if another test has just forked a process,
-// that process holds the open files of this one until it executes its program.
+// unmount unmounts the file system, and retries while the mount is busy. The mount can be busy if another test has
+// just forked a child process, because the child holds this process's open files until it executes its program.
 func (m *mounted) unmount() error {
 	if m.point == "" {
 		return nil

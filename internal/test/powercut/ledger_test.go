@@ -41,7 +41,7 @@ func (l *ledger) end(id int64, at int) {
 	l.acks = append(l.acks, at)
 }
 
-// known returns the value that the newest write of a record has written. Only the worker that writes this record may
+// known returns the value that the record's newest write has written. Only the worker that writes this record may
 // call it.
 func (l *ledger) known(id int64) uint64 {
 	l.mu.Lock()

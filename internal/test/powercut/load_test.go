@@ -24,10 +24,12 @@ const (
 	workers    = 24
 	keysOfEach = 8
 	batchItems = 4
-	lives      = 2 // number of times that the shard runs in a recording; the second run continues on the disk of the first
-	restOneOf  = 40
-	rest       = 150 * time.Millisecond // pause of a worker, long enough for its group to become idle and write its mark
-	etcdEvery  = 200 * time.Millisecond
+	// lives is the number of times that the shard runs in a recording. Each run continues on the disk of the previous
+	// one.
+	lives     = 2
+	restOneOf = 40
+	rest      = 150 * time.Millisecond // pause of a worker, long enough for its group to become idle and write its mark
+	etcdEvery = 200 * time.Millisecond
 )
 
 // evidence lists counters of the shard that the load must increase. If one of them does not increase, the load has
@@ -49,7 +51,7 @@ type recording struct {
 	before  *faultdisk.Image
 	record  []faultdisk.Op
 	ledger  ledger
-	from    int // power is cut only from this position on, because all groups exist by then
+	from    int // the power is never cut before this position, because not all groups exist before it
 	known   []known
 	counted [len(evidence)]float64
 
@@ -131,7 +133,7 @@ func (r *recording) note(ctx context.Context) error {
 	return err
 }
 
-// knownAt returns the content of etcd when it was last recorded before a power cut at the given position.
+// knownAt returns the content of etcd at the time of a power cut at the given position, as it was last recorded.
 func (r *recording) knownAt(cut int) map[string]string {
 	i, exact := slices.BinarySearchFunc(r.known, cut, func(k known, at int) int { return k.at - at })
 	if !exact {
@@ -167,8 +169,8 @@ type worker struct {
 	random *rand.Rand
 }
 
-// put puts a record. Half of the workers send no request id, so that compaction has something to drop. It must keep
-// writes with a request id, because a client may send them again.
+// put puts a record. Half of the workers send no request id, so that compaction has something to drop. Compaction
+// must keep writes with a request id, because a client may send them again.
 func (w *worker) put(ctx context.Context, id int64, data []byte) error {
 	if w.number%2 == 0 || len(data) > 1<<20 {
 		_, err := w.client.Put(ctx, client.Key{ID: id}, data, nil)

@@ -27,7 +27,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	cutsOfTest       = 7 // cuts on each file system; with so few, some runs neither tear nor reorder a write
+	// cutsOfTest is the number of cuts on each file system. With so few cuts, some runs neither tear nor reorder a
+	// write.
+	cutsOfTest       = 7
 	cutsOfSoak       = 2000
 	cutsOfARecording = 50
 	writesRecorded   = 1500

@@ -56,8 +56,8 @@ func newEtcdOf(t *testing.T) *etcdOf {
 	return &etcdOf{client: c}
 }
 
-// next returns an etcdOf for a new store. The store begins with the content that another one had at an earlier
-// moment, or empty if before is nil.
+// next returns an etcdOf for a new store. At first, the store has the content before, which another store had at an
+// earlier moment. If before is nil, the store is empty.
 func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, error) {
 	name := fmt.Sprintf("cut-%d", stores.Add(1))
 	next := &etcdOf{client: e.client, prefix: registry.PrefixDefault + "/" + name + "/"}

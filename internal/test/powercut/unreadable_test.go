@@ -54,8 +54,8 @@ type suspect struct {
 	block int64
 }
 
-// suspects returns three blocks with data of each journal file: the first, the last, and a random one. It also returns
-// one of the last blocks of each group's newest segment.
+// suspects returns three blocks with data from each journal file (the first, the last, and a random one), and one of
+// the last blocks of each group's newest segment.
 func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
 	files, err := filepath.Glob(filepath.Join(point, "volume", "journal-*"))
 	if err != nil {
@@ -159,8 +159,9 @@ func (u *unreadable) suspects(random *rand.Rand) ([]suspect, error) {
 	return bad, errors.Join(err, m.detach())
 }
 
-// start starts a shard on a disk with a block that cannot be read, as often as the argument times says. It returns
-// how the shard has reacted, and an error if the shard has lost data without reporting it.
+// start starts a shard on a disk with a block that cannot be read. The argument times is the number of reads that
+// fail, or 0 if all of them fail. start returns how the shard has reacted, and an error if the shard has lost data
+// without reporting it.
 func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
