@@ -9,7 +9,7 @@ import (
 // Keep selects which of the writes that were not flushed survive a power cut.
 type Keep uint8
 
-// These are the choices of surviving writes.
+// These are the possible choices. KeepNone keeps no unflushed write.
 const (
 	KeepNone    Keep = iota
 	KeepAll          // as if only the process had been killed, and not the machine
@@ -37,7 +37,7 @@ type Loss struct {
 	Pending   int // number of writes that were not flushed
 	Dropped   int // writes of which nothing survived
 	Torn      int // writes of which only some sectors survived
-	Reordered int // writes that survived, at least in part, even though an earlier write did not survive completely
+	Reordered int // writes that survived at least in part, although an earlier write did not survive completely
 }
 
 // Add adds the counts of another Loss.
@@ -61,8 +61,8 @@ func NewCutter(before *Image, record []Op) *Cutter {
 	return &Cutter{durable: slices.Clone(before.pages), record: record}
 }
 
-// Cut returns the image that the disk would have if power were cut after the first done operations of the record. The
-// argument done must not be less than in the previous call.
+// Cut returns the image that the disk would have after a power cut at a certain point of the record. The argument
+// done is the number of operations before the cut. It must not be less than in the previous call.
 func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	if done > len(c.record) || done < c.flushed {
 		panic(fmt.Sprintf("faultdisk: a cut at %d, after one at %d or later, of %d", done, c.flushed, len(c.record)))
@@ -111,7 +111,7 @@ func (p pages) keep(pending []Op, s Survival) Loss {
 	return count(kept)
 }
 
-// sectors tells how much of a write has survived: all of its sectors, or at least some of them.
+// sectors tells whether all sectors of a write have survived, and whether some of them have.
 type sectors struct{ all, some bool }
 
 func (p pages) keepSectors(op Op, sector int64, keep func() bool) (left sectors) {

@@ -27,8 +27,8 @@ func content(t testing.TB, d *Device) []byte {
 	return b
 }
 
-// The disk returns the same bytes as a plain array, regardless of the writes and their offsets. An image does not
-// change when its disk does.
+// Reads must return what was written, whatever the offsets of the writes are. An image must not change when its disk
+// does.
 func TestReadsBackWhatWasWritten(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	const size = 16 * PageBytes

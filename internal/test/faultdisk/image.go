@@ -47,7 +47,7 @@ func (p pages) zero(offset, bytes int64) {
 	}
 }
 
-// page replaces a page by a copy, which the caller may change.
+// page replaces a page with a copy, which the caller may change.
 func (p pages) page(number int64) *page {
 	fresh := new(page)
 	if old := p[number]; old != nil {

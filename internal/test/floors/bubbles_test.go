@@ -64,8 +64,8 @@ var outside = map[string]string{
 }
 
 var (
-	// realTime matches calls that wait, and calls of TempDir. They are allowed only in a file that uses bubbles. In a
-	// bubble, waiting takes no real time, and folders are on disks in memory.
+	// realTime matches calls that wait, and calls to TempDir. They are allowed only in a file that uses bubbles, because
+	// in a bubble waiting takes no real time, and folders are on disks in memory.
 	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
 	// realThings matches calls that create something real, such as a socket or a folder, which no bubble may contain.
 	realThings = regexp.MustCompile(

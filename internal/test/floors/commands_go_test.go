@@ -79,7 +79,7 @@ func packages(folder string) (found []string) {
 type goTest struct {
 	folders   []string
 	patterns  map[string]string // patterns of the flags -run, -bench, -skip and -fuzz, by flag
-	furthered []string          // flags that go test passes on to the test's program
+	furthered []string          // flags that go test passes on to the test binary
 }
 
 func readGoTest(dir string, args []string) (g goTest, err error) {
@@ -145,8 +145,9 @@ func checkGoTest(c pagetest.Command, args []string) error {
 	return nil
 }
 
-// hasTest returns an error if no test in a package's source has the name that a pattern asks for. A subtest's name must
-// occur in the source, too, either unchanged or with blanks in place of its underscores.
+// hasTest returns an error if no test in a package's source has a name that the pattern matches. If the pattern names
+// a subtest, the subtest's name must also occur in the source, either unchanged or with spaces in place of its
+// underscores.
 func hasTest(text, flag, pattern string) error {
 	if pattern == "" || pattern == "^$" || pagetest.Placeholder(strings.TrimSuffix(pattern, "$")) {
 		return nil

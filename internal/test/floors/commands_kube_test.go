@@ -108,7 +108,7 @@ func (s schema) has(path []string) bool {
 	return more.has(path[1:])
 }
 
-// unknown returns the path of a field that the value has and the schema lacks. It returns "" if there is no such
+// unknown returns the path of a field that is in the value and not in the schema. It returns "" if there is no such
 // field.
 func (s schema) unknown(value any, path ...string) string {
 	switch v := value.(type) {
@@ -188,7 +188,7 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 	return true, ours.hasFields(named, c.Words)
 }
 
-var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // matches an element of a list in a path
+var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // matches a list index in a JSON pointer, such as /0 or /-
 
 // unknownOf looks at the paths in a JSON patch, and at the paths in the values of its operations. It returns one that
 // the schema lacks, or "" if there is none.
@@ -217,7 +217,7 @@ func (k kinds) named(verb string, args []string) (string, error) {
 	for i, arg := range args {
 		kind, _, slash := strings.Cut(arg, "/")
 		if !slash && (i > 0 || slices.Contains(podVerbs, verb)) {
-			break // the rest is the name of an object
+			break // the other words are names of objects
 		}
 		for _, name := range strings.Split(kind, ",") {
 			if verb == "explain" {

@@ -35,7 +35,7 @@ func readMakefile(name string) (makefile, error) {
 	for _, tool := range aTool.FindAllStringSubmatch(string(text), -1) {
 		m.targets["bin/tools/"+tool[1]] = target{}
 	}
-	var now []string // targets of the recipe being read
+	var now []string // targets whose recipe is being read
 	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
 		if recipe, ok := strings.CutPrefix(line, "\t"); ok {
 			for _, name := range now {

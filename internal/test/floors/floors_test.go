@@ -224,7 +224,7 @@ func TestJudge(t *testing.T) {
 		"internal/gateway": {"internal/shard"}}
 	for name, test := range map[string]struct {
 		pkg, imports string
-		allow        string // permission that the case adds to the lowest floor
+		allow        string // permission that the test case adds to the lowest floor
 		want         string
 	}{
 		"all is well":              {},

@@ -25,8 +25,8 @@ var (
 type tree struct {
 	files []string
 	words map[string]bool // all words in code
-	// declared holds methods as Receiver.Method. It holds functions, types and other identifiers that are declared at
-	// the beginning of a line as folder.Name.
+	// declared holds two forms of names: methods as Receiver.Method; functions, types and other identifiers that are
+	// declared at the beginning of a line, as folder.Name.
 	declared map[string]bool
 }
 
@@ -59,8 +59,8 @@ func readTree(t *testing.T, root string) tree {
 	return there
 }
 
-// missing returns "" if the tree has everything that a name in a page refers to, or if the name does not look like
-// code. Otherwise it describes the missing part.
+// missing checks a name that occurs in a page. It returns "" if everything that the name refers to is in the tree, or
+// if the name does not look like code. Otherwise it describes what is missing.
 func (there tree) missing(name string) string {
 	switch method := aMethod.FindStringSubmatch(name); {
 	case others.MatchString(name):

@@ -17,11 +17,11 @@ const (
 	SurviveNone SurvivalKind = iota
 	// SurviveAll means that all changes survive, as if everything had reached the disk before the power cut.
 	SurviveAll
-	// SurviveRandom means that it is random which sectors and which changes of names survive. Each file has one of the
-	// sizes that it had before, also chosen at random.
+	// SurviveRandom means that the sectors and the name changes that survive are chosen at random. The size of each file
+	// is also chosen at random, from the sizes that the file had at the last sync or later.
 	SurviveRandom
-	// SurviveTorn means that everything survives except the end of the last write to each file. How many sectors of that
-	// write survive, counted from its first one, is random.
+	// SurviveTorn means that everything survives except the end of the last write to each file. The number of sectors
+	// that survive at the beginning of that write is random.
 	SurviveTorn
 	// SurviveNames means that all names and sizes survive, but no data. The new parts of files are zeros.
 	SurviveNames
@@ -66,8 +66,8 @@ func (m *Mem) CrashClone(s Survival) *Mem {
 	c.to.capacity = m.capacity
 	c.chooseNames()
 	c.to.root = c.clone(m.root)
-	// The files are sorted by their creation, because a map has no order, and the same seed must lead to the same
-	// choices.
+	// The files are sorted by the order in which they were created, because a map has no order, and the same seed must
+	// always lead to the same choices.
 	files := slices.SortedFunc(maps.Keys(c.nodes), func(a, b *memNode) int { return int(a.number - b.number) })
 	for _, old := range files {
 		if !old.dir {
@@ -192,7 +192,7 @@ func undo(n *memNode, sectors map[int64][]byte, choose func() bool) {
 	}
 }
 
-// fit truncates the pages to the size, zeroes the bytes after the end, and updates the used space.
+// fit truncates the pages to the size, zeroes the bytes beyond the end, and updates the used space.
 func (n *memNode) fit() {
 	keep := (n.size + pageBytes - 1) / pageBytes
 	n.pages = n.pages[:min(keep, int64(len(n.pages)))]

@@ -40,7 +40,7 @@ type Fault struct {
 	// Match selects the operations for which it returns true. Op.Number is the number of the operation among those of
 	// its kind, from 1. If Match is nil, all operations are selected.
 	Match  func(Op) bool
-	Skip   int64 // number of selected operations that are not affected, before the first one that is
+	Skip   int64 // number of selected operations that are let through before the first one is affected
 	Count  int64 // maximum number of operations that are affected; 0 means no limit
 	Err    error // error that the operation returns; nil means EIO
 	Effect Effect

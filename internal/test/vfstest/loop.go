@@ -13,10 +13,10 @@ import (
 )
 
 // LoopMount creates a file system of the given type (ext2, ext3, ext4, xfs, btrfs) in a file of sizeBytes, mounts it,
-// and returns the mount point. The argument driver names the driver to mount it with; if it is empty, this is the
-// driver of the type itself. The file system is unmounted when the test ends. If mkfs for the type is not installed,
-// the test is skipped. LoopMount also needs root and loop devices. Without them, the test is skipped too, or fails if
-// SHEAF_LOOP=required.
+// and returns the mount point. The argument driver is the name of the driver with which to mount it. If it is empty,
+// the file system type's own driver is used. The file system is unmounted when the test ends. If mkfs for the type is
+// not installed, the test is skipped. LoopMount also needs root and loop devices. Without them, the test is skipped
+// too, or fails if SHEAF_LOOP=required.
 func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...string) string {
 	t.Helper()
 	without := func(format string, args ...any) {

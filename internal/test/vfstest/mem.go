@@ -43,7 +43,7 @@ type Mem struct {
 
 var _ vfs.FS = (*Mem)(nil)
 
-// memNames is one atomic change of names. When SyncDir makes a part of it durable, that part is removed.
+// memNames is one atomic change of names. When SyncDir makes some of its changes durable, these are removed from it.
 type memNames struct{ changes []memNameChange }
 
 // memNameChange sets one name in one folder to a node. nil removes the name.
@@ -192,7 +192,7 @@ func (m *Mem) lookupFile(name string) (*memNode, error) {
 	return n, err
 }
 
-// lookupParent returns the folder in which a name is, and the last part of the name.
+// lookupParent returns the folder that contains a name, and the last part of the name.
 func (m *Mem) lookupParent(name string) (*memNode, string, error) {
 	parts := split(name)
 	if len(parts) == 0 {

@@ -42,11 +42,11 @@ type memNode struct {
 	dir    bool
 	mtime  time.Time
 
-	// These fields are for a folder.
+	// The following fields are used only by folders.
 	entries map[string]*memNode // current names
 	durable map[string]*memNode // names at the last SyncDir
 
-	// These fields are for a file.
+	// The following fields are used only by files.
 	links       int        // number of names
 	handles     int        // number of open files
 	pages       []*memPage // a nil page is a hole; bytes at and after size are zero
@@ -77,7 +77,7 @@ func (n *memNode) sector(s int64) []byte {
 	return n.pages[i].b[at : at+sectorBytes]
 }
 
-// setSector sets the content of a sector, and does not count the space that it uses. It is for the new disks that
+// setSector sets the content of a sector, without counting the space that it uses. It is for the new disks that
 // CrashClone creates.
 func (n *memNode) setSector(s int64, content []byte) {
 	if content == nil && n.sector(s) == nil {

@@ -97,8 +97,8 @@ func renameFolder(t *testing.T, fsys vfs.FS, dir string) {
 	must.OK(t, fsys.Rename(path.Join(dir, "a"), path.Join(dir, "trash/a")))
 	must.OK(t, fsys.SyncDir(dir))
 	must.OK(t, fsys.SyncDir(path.Join(dir, "trash")))
-	// SyncAll may return ErrUnsupported, for example while the machine holds much data in memory that other programs
-	// have written and that is not on the disks yet.
+	// SyncAll may return ErrUnsupported, for example while the machine's memory holds much data that other programs have
+	// written and that is not on the disks yet.
 	if err := fsys.SyncAll(dir); !errors.Is(err, errors.ErrUnsupported) {
 		must.OK(t, err)
 	}

@@ -49,8 +49,8 @@ func (k OpKind) Mutates() bool { return k >= OpCreate && k <= OpSyncDir }
 
 // Op is one operation on a file system.
 type Op struct {
-	// Number counts operations, from 1. In a Mem it counts those that change the disk. In a Faulty it counts those of
-	// the same kind.
+	// Number is the number of this operation, counted from 1. A Mem counts all operations that change the disk. A Faulty
+	// counts the operations of each kind separately.
 	Number  int64
 	Kind    OpKind
 	Name    string // name of the file or folder

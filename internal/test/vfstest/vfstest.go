@@ -286,8 +286,8 @@ func allocate(t *testing.T, fsys vfs.FS, dir string) {
 	}
 }
 
-// dataEnd checks that DataEnd never takes data for space that was only allocated. The offset that it returns may be
-// larger than the end of the data.
+// dataEnd checks that the offset that DataEnd returns is never before the end of the data, even if more space was
+// allocated. The offset may be larger.
 func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 	name := path.Join(dir, "f")
 	f := Write(t, fsys, name, []byte("begin"))
@@ -421,8 +421,8 @@ func space(t *testing.T, fsys vfs.FS, dir string) {
 	wantError(t, "space of nothing", err, fs.ErrNotExist)
 }
 
-// concurrentUse runs writers of one file, each at its own offsets, together with readers of that file and with
-// goroutines that create other files.
+// concurrentUse runs several goroutines at once: writers of one file, each at its own offsets; readers of that file;
+// and goroutines that create other files.
 func concurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 	const workers, rounds, part = 8, 20, 3_000
 	name := path.Join(dir, "shared")
