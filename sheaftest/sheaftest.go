@@ -227,7 +227,7 @@ func (s *Server) close() error {
 	defer cancel()
 	var errs []error
 	if s.gateway != nil {
-		// After this time, clients that still keep streams open are disconnected.
+		// Clients that still keep streams open after this time are disconnected.
 		short, cut := context.WithTimeout(ctx, time.Second)
 		errs = append(errs, s.gateway.Stop(short))
 		cut()

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Group is a group in a store, with all entries that it ever had. Tests compare these entries with the results of
-// readers.
+// Group is a group in a store, with all entries that were ever committed to it. Tests compare these entries with what
+// readers return.
 type Group struct {
 	UUID  uuid.UUID
 	Name  string
@@ -21,11 +21,11 @@ type Group struct {
 	w          *Writer
 	history    []format.Entry // entry i has the index i + 1
 	dropped    map[uint64]bool
-	data       map[uint64][]byte // data of puts whose data is in a blob, by index of the put
+	data       map[uint64][]byte // for each put whose data is in a blob, the data, by the index of the put
 	newHoles   []object.Hole
 	archived   uint64 // index up to which the group is archived
 	rolled     uint64 // index up to which the group is in segments
-	logged     uint64 // number of the last log object with a piece of the group
+	logged     uint64 // number of the last log object that contains a piece of the group
 	refs       []object.SegmentRef
 	catalogues uint64
 	lastID     format.SegmentID
@@ -95,7 +95,7 @@ func (g *Group) AddHole(from, to uint64) {
 // Through returns the index up to which the group is archived.
 func (g *Group) Through() uint64 { return g.archived }
 
-// kept returns the entries between two indexes that compaction has not dropped.
+// kept returns those entries between two indexes that compaction has not dropped.
 func (g *Group) kept(from, to uint64) (entries []format.Entry) {
 	for _, e := range g.history {
 		if e.Index >= from && e.Index <= to && !g.dropped[e.Index] {
@@ -124,7 +124,7 @@ func (g *Group) rangeOf(entries []format.Entry) object.Range {
 	return r
 }
 
-// Record is a record's version, with its data.
+// Record is one version of a record, with its data.
 type Record struct {
 	Entry format.Entry
 	Data  []byte
@@ -151,7 +151,7 @@ func (g *Group) State(index uint64) map[int64]Record {
 	return state
 }
 
-// Versions returns the versions of a record that compaction has not dropped, oldest first.
+// Versions returns those versions of a record that compaction has not dropped, oldest first.
 func (g *Group) Versions(id int64) (versions []Record) {
 	for _, e := range g.kept(1, g.archived) {
 		if e.ID == id && e.Kind.IsVersion() {

@@ -22,8 +22,8 @@ type Memory struct {
 	objects map[string][]byte
 	opens   map[string]int
 
-	// OnOpen, if not nil, returns the bytes that a reader receives in place of the requested part of an object's content.
-	// The argument attempt is the number of this call to Open for the name, beginning with 1. Set OnOpen before the bucket
+	// OnOpen, if not nil, returns the bytes that a reader receives in place of the requested part of an object. The
+	// argument attempt counts the calls to Open for this name. It is 1 in the first call. Set OnOpen before the bucket
 	// is used.
 	OnOpen func(name string, attempt int, content []byte) (io.Reader, error)
 }
@@ -40,7 +40,7 @@ func (m *Memory) Names() []string {
 	return slices.Sorted(maps.Keys(m.objects))
 }
 
-// Get returns the bytes of an object, which the caller must not change, or nil if the object does not exist.
+// Get returns the bytes of an object, or nil if the object does not exist. The caller must not change these bytes.
 func (m *Memory) Get(name string) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()

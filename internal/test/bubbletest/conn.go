@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// bufferBytes is the number of bytes that one direction of a connection holds before a write waits, like the buffers
-// of a socket.
+// bufferBytes is the number of bytes that each direction of a connection can buffer, as a socket does. When the
+// buffer is full, a write waits.
 const bufferBytes = 256 << 10
 
 // conn is one end of a connection in memory.
@@ -44,8 +44,9 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, c.told("write", err)
 }
 
-// told replaces the error of a pipe that was closed from this end by the error that a closed socket returns, so that
-// clients can tell it from a connection that the other end has closed. It returns any other error unchanged.
+// told translates the error of a pipe that was closed at this end into the error that a closed socket returns, so
+// that clients can distinguish this case from a connection that the other end has closed. It returns any other error
+// unchanged.
 func (c *conn) told(op string, err error) error {
 	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
 		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
@@ -161,7 +162,7 @@ func (h *half) setDeadline(d *deadline, at time.Time) {
 		}
 		var own *time.Timer
 		own = time.AfterFunc(left, func() {
-			// If the timer was replaced in the meantime, it must not end the new deadline.
+			// If the timer has been replaced in the meantime, the old timer must not make the new deadline pass.
 			h.change(func() { d.passed = d.passed || d.timer == own })
 		})
 		d.timer = own

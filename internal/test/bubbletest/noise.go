@@ -20,8 +20,9 @@ import (
 const NoiseVariable = "SHEAF_NOISE"
 
 const (
-	noiseYieldsMax = 8                    // how often a goroutine yields its processor after one read
-	noiseSpinMax   = 3 * time.Millisecond // real time for which a goroutine keeps its processor after one read
+	noiseYieldsMax = 8 // maximum number of times that a goroutine yields after one read
+	// noiseSpinMax is the maximum real time for which a goroutine keeps its processor busy after one read.
+	noiseSpinMax = 3 * time.Millisecond
 )
 
 // noise delays reads at one end of a connection. The nil noise does nothing.

@@ -11,8 +11,8 @@ import (
 // pieceBytes is the number of bytes that Slow lets pass at each tick.
 const pieceBytes = 10
 
-// with turns a function that handles a request into a Fault. The function must call fire() when the fault has taken
-// effect.
+// with returns a Fault whose requests are handled by the function serve, which must call fire() when the fault has
+// taken effect.
 func with(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool) *Fault {
 	f := &Fault{}
 	f.serve = func(p *Proxy, w http.ResponseWriter, r *http.Request) bool {
@@ -72,8 +72,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// changed forwards a request, and sends the body that the function change returns in place of the original one. The
-// fault counts as fired if change returns true.
+// changed forwards a request, and passes the server's response to the function change, which returns the body to send
+// to the client. The fault counts as fired if change returns true.
 func changed(change func(a *answer) ([]byte, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, err := p.forward(r, r.Body)
@@ -128,7 +128,8 @@ func Flipped(at int) *Fault {
 	})
 }
 
-// instead responds with an earlier response that find() returns. If find() returns none, the request is forwarded.
+// instead returns a Fault that responds to a request with an earlier response, which find() chooses. If find() finds
+// none, the request is forwarded.
 func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, ok := find(p, r)
@@ -177,8 +178,8 @@ func (p *Proxy) Other(path string) *Fault {
 	})
 }
 
-// Stale responds to each GET with the server's response from before the call to Stale. Remember must have been called
-// before that response was sent.
+// Stale responds to each GET with the response that the server sent before Stale was called. Remember must have been
+// called before that response was sent.
 func (p *Proxy) Stale() *Fault {
 	kept := p.remembered()
 	return instead(func(_ *Proxy, r *http.Request) (answer, bool) {

@@ -28,13 +28,13 @@ type Proxy struct {
 	mu       sync.Mutex
 	fault    *Fault
 	requests []Request
-	answers  map[asked]answer // the newest response to each GET; nil if nothing is remembered
+	answers  map[asked]answer // for each GET, the newest response; nil if nothing is remembered
 }
 
 // Request is a request that the proxy has received.
 type Request struct{ Method, URI string }
 
-// asked identifies a GET by its URI and its range.
+// asked identifies a GET request by its URI and Range header.
 type asked struct{ uri, ranged string }
 
 func askedBy(r *http.Request) asked { return asked{r.URL.RequestURI(), r.Header.Get("Range")} }

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// When the time of a Dial runs out, its error must report two things: that the server is unavailable because nobody
-// responded, and why Dial stopped waiting.
+// Dial runs out of time because nobody responds. Its error must report both that the server is unavailable and that
+// the time ran out.
 func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()

@@ -21,9 +21,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// lossy returns a configuration for a client that never learns the outcome of its first write: the server applies the
-// write, and the response is lost. All later responses are replaced by the argument answer. The argument limit is the
-// timeout of a call.
+// lossy returns the configuration of a client that never learns the outcome of its first write: the server applies
+// the write, and the response is lost. All later responses are replaced with the error answer. The argument limit is
+// the timeout of a call.
 func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
 	fail := func(method string) (bool, error) {
 		if !strings.Contains(method, "RecordService") {

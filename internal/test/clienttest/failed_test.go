@@ -90,7 +90,7 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 				ctx, count := testContext(t), &called{n: map[string]int{}}
 				c := s.Client(t, client.Config{Direct: direct, DialOptions: count.options()})
 				key, data := client.Key{ID: failed}, []byte("data")
-				// The other groups are served, and the client knows where they are.
+				// The other groups are served, and the client knows which shards lead them.
 				if _, err := c.Put(ctx, client.Key{ID: well}, data, nil); err != nil {
 					t.Fatal(err)
 				}

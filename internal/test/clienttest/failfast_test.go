@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// whole is a timeout that is longer than any test, so a call that fails sooner was not ended by it.
+// whole is a timeout longer than any test. If a call fails sooner, the timeout cannot be the reason.
 const whole = time.Hour
 
 // This test does not run in a bubble, because it checks the operating system's and DNS's errors for an address at which
@@ -144,8 +144,8 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// hangsOnce returns an address. The first connection to it is accepted, receives the bytes in the argument words, and
-// then hangs. Later connections are forwarded to the address in the argument to. taken counts all connections.
+// hangsOnce returns an address. The first connection to it is accepted, receives the bytes in words, and then hangs.
+// Later connections are forwarded to the address to. The counter taken counts all connections.
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
@@ -179,7 +179,7 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 }
 
 // If a connection does not respond, a Pulse closes it. FailFast must not conclude from this that nobody listens at
-// the address, because the next connection may reach another server.
+// the address, because the next connection may reach another server at the same address.
 func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	for name, words := range map[string][]byte{
 		"before it was ready": nil,

@@ -290,7 +290,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 			st, err := status.New(codes.FailedPrecondition, "not here").
 				WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason})
 			must.OK(t, err)
-			lost := int64(0) // the responses to this many calls, the first ones, are lost
+			lost := int64(0) // number of calls, counted from the first, whose responses are lost
 			f.unary = func(_, _ string, _ any, err error) error {
 				if f.fired.Add(1) <= lost {
 					return errBroken

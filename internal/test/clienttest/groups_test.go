@@ -47,8 +47,8 @@ func TestGroupsAreListed(t *testing.T) {
 // behave as if it were replaced, between two pages, by an old version that does not support pages.
 type pagesOf struct {
 	recordv1.UnimplementedAdminServiceServer
-	// older is the number of pages that a new gateway returns before an old one replaces it. refused is the number of
-	// the call that is refused. 0 means that this does not happen.
+	// older is the number of pages after which an old gateway replaces the new one. refused is the number of the call
+	// that is refused. If one of them is 0, its event does not happen.
 	n, older, refused int
 	asked             int
 }
@@ -122,7 +122,7 @@ func TestGroupsFollowsPages(t *testing.T) {
 	})
 }
 
-// clientOf returns the client of a gateway that only lists groups.
+// clientOf returns a client that is connected to a gateway whose only method lists groups.
 func clientOf(t *testing.T, gateway recordv1.AdminServiceServer) *client.Client {
 	t.Helper()
 	network := bubbletest.NewNet()

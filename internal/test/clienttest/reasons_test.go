@@ -76,7 +76,7 @@ func TestEveryReasonHasAnError(t *testing.T) {
 }
 
 // The splits of a plan may be scanned by clients other than the one that made the plan. Together, the splits return
-// every record once.
+// each record exactly once.
 func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
 	both(t, storetest.Config{Shards: 2}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)

@@ -28,8 +28,8 @@ func opened(n *atomic.Int64) []grpc.DialOption {
 		})}
 }
 
-// If the shard crashes, a watch continues afterwards and misses no change. The caller of a gateway does not even see
-// its stream break.
+// If the shard crashes, a watch continues after the crash and misses no change. Callers that watch through a gateway
+// do not even notice that the stream broke.
 func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 	for name, direct := range map[string]bool{"gateway": false, "direct": true} {
 		t.Run(name, func(t *testing.T) {

@@ -24,13 +24,13 @@ type Outcome struct {
 	Stdout, Stderr string
 }
 
-// BinVariable names the environment variable with the folder of the programs that `make build` has built. `make test`
-// sets it.
+// BinVariable is the name of the environment variable that holds the folder of the programs that `make build` has
+// built. `make test` sets it.
 const BinVariable = "SHEAF_BIN"
 
 // Programs returns the folder that holds the commands of the named packages. If SHEAF_BIN is set, it names the
-// folder, and a missing program is an error. Otherwise Programs builds the commands, with the flags of `make build`,
-// into the folder that the argument into names.
+// folder, and a missing program is an error. Otherwise Programs builds the commands with the flags of `make build`,
+// and writes them to the folder into.
 func Programs(ctx context.Context, into string, packages ...string) (dir string, err error) {
 	dir = os.Getenv(BinVariable)
 	if dir == "" {

@@ -96,7 +96,7 @@ func (s *Server) Client() (*clientv3.Client, error) {
 	return etcd.Dial(etcd.ClientConfig{Endpoints: s.endpoints})
 }
 
-// Close stops the server. It may be called again. Clients see UNAVAILABLE.
+// Close stops the server. It may be called more than once. Later calls of clients fail with UNAVAILABLE.
 func (s *Server) Close() {
 	s.closeOnce.Do(func() {
 		close(s.closing)

@@ -38,8 +38,8 @@ func Shared(tb testing.TB) *etcdserver.Server {
 	return shared.server
 }
 
-// use makes one call to etcd. After that call, all lasting goroutines of etcd have started, so that no test mistakes
-// them for its own leaks.
+// use makes one call to etcd. Once the call has returned, etcd has started all goroutines that run until it stops, so
+// that no test mistakes them for its own leaks.
 func use(server *etcdserver.Server) error {
 	client, err := server.Client()
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 // absurdCases is the number of cases outside a soak.
 const absurdCases = 150
 
-// Absurdly calls check many times, each time with a different source of absurd values. The strings in the argument
-// words may also occur in these values. They are needed for code that compares a value with a certain string, such as
-// the name of a state, and so could not be reached with random strings.
+// Absurdly calls check many times, each time with a different source of absurd values. The strings in words may also
+// occur in these values. Pass such strings if the code under test compares a value with a certain string, such as the
+// name of a state, because random strings would never be equal to it.
 func Absurdly(t *testing.T, words []string, check func(a *Absurd)) {
 	t.Helper()
 	seed, cases := soaktest.Seed(t, 1), absurdCases

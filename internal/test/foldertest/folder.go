@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// NewestLeft returns the newest version of each id if the entries with the indexes in gone do not exist. Reads must
-// then return exactly these versions.
+// NewestLeft returns the newest version of each id, except that entries with the indexes in gone do not count. Reads
+// must return exactly these versions if those entries are missing from the folder.
 func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	newest := map[int64]format.Entry{}
 	for _, frames := range g.Frames {

@@ -33,7 +33,7 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: labels, CreationTimestamp: made, Generation: 1}
 }
 
-// Condition returns a condition whose last transition was when the objects were created.
+// Condition returns a condition whose last transition happened when the objects were created.
 func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: made,
 		ObservedGeneration: 1}

@@ -44,7 +44,7 @@ func sweep(dir string) error {
 		for _, pid := range left {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have exited in the meantime
 		}
-		time.Sleep(10 * time.Millisecond) // only a parent can wait until a process exits, so poll
+		time.Sleep(10 * time.Millisecond) // a process can wait only for its own children to exit, so poll
 	}
 }
 

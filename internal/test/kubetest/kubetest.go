@@ -38,8 +38,8 @@ type Server struct {
 
 // Options change the settings of an API server. The zero value means the settings that Start uses.
 type Options struct {
-	// Flags are flags of the API server, by name without dashes. Each replaces a value that this package sets, or adds a
-	// flag.
+	// Flags holds flags of the API server, by name without dashes. Each flag is added, or replaces a value that this
+	// package sets.
 	Flags map[string]string
 	// Files are written to the server's folder, by name. Flags may refer to them, because $DIR in the value of a flag
 	// stands for that folder.
@@ -124,7 +124,8 @@ func (s *Server) Dir() string { return s.dir }
 // Program returns the path of a Kubernetes program that was built next to the API server.
 func (s *Server) Program(name string) string { return filepath.Join(s.assets, name) }
 
-// User writes a kubeconfig in the server's folder, for a user who has only the rights that the caller binds.
+// User writes a kubeconfig for a new user to the server's folder. The user has no rights except those that the caller
+// grants with role bindings.
 func (s *Server) User(name string) (kubeconfig string, err error) {
 	user, err := s.env.AddUser(envtest.User{Name: name}, nil)
 	if err != nil {
@@ -210,7 +211,7 @@ func startGuard(dir string) (*exec.Cmd, io.Closer, error) {
 	}
 	guard := exec.Command(self) //nolint:noctx // the guard has to outlive every context
 	guard.Env = append(os.Environ(), guardVariable+"="+dir)
-	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C at a terminal must not kill the guard first
+	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // otherwise Ctrl-C at a terminal would also kill the guard
 	pipe, err := guard.StdinPipe()
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubetest: %w", err)

@@ -16,7 +16,8 @@ const (
 )
 
 // FocusVariable is an environment variable with words from the names of the specs to run. `make test-api FOCUS=words`
-// sets it. A flag would not do, because only the packages with Ginkgo specs have one for this.
+// sets it. A flag cannot be used for this, because only packages with Ginkgo specs define a focus flag, and the other
+// packages would not accept it.
 const FocusVariable = "SHEAF_API_FOCUS"
 
 // Wanted reports whether tests that need an API server have to run.

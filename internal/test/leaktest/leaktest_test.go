@@ -21,14 +21,14 @@ func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
 	if err := find(0, options); err == nil {
 		t.Error("a goroutine that stays is not found")
 	}
-	time.AfterFunc(time.Second, func() { close(end) }) // a longer time than goleak itself waits
+	time.AfterFunc(time.Second, func() { close(end) }) // longer than goleak itself waits for a goroutine
 	if err := find(patience, options); err != nil {
 		t.Errorf("a goroutine that ends late: %v", err)
 	}
 }
 
-// VerifyNone recognizes this goroutine by the name of a function. This test fails if the function is renamed. Without
-// it, some other test that happens to sync the first file would fail.
+// VerifyNone recognizes this goroutine by the name of its function. If the function is renamed, this test fails.
+// Otherwise the only sign would be a failure of some test that happens to be the first to sync a file.
 func TestTheGoroutineThatLivesAsLongAsTheProcessIsNotLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f, err := vfs.OS{}.Create(filepath.Join(t.TempDir(), "file"))

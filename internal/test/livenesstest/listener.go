@@ -12,7 +12,7 @@ type Listener struct {
 	net.Listener
 
 	mu    sync.Mutex
-	moves chan struct{} // closed while the listener does not hang
+	moves chan struct{} // closed unless the listener hangs
 }
 
 // Listen returns a Listener that wraps another listener.

@@ -148,7 +148,7 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 		select {
 		case err := <-answer:
 			t.Fatalf("the call ended: %v", err)
-		case <-time.After(10 * time.Second): // by now the server was checked about twenty times
+		case <-time.After(10 * time.Second): // by now, the server has been checked about twenty times
 		}
 		r.turn <- struct{}{}
 		if err := <-answer; err != nil || r.pulse.Silent() {
@@ -157,9 +157,10 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 	})
 }
 
-// If a process was itself stopped for a while, it must not conclude that its server hangs. In this test the process is
-// stopped for most of the time within which the server must respond, and the response arrives a little later. The test
-// does not run in a bubble, because a bubble's time does not pass while a process is stopped.
+// While a process is suspended, it cannot receive responses. It must not conclude from this that its server hangs. In
+// this test, the process is suspended for most of the time within which the server must respond, and the response
+// arrives a little later. The test does not run in a bubble, because a bubble's time does not pass while a process is
+// suspended.
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	l, err := net.Listen("tcp", "127.0.0.1:0")

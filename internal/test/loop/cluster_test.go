@@ -54,10 +54,10 @@ eval "$RUN"
 		{"disk_list >&2", "/images/payroll.img", "", "lost /dev/loop7"},
 		{"disks_loops >&2", "IMAGE", "", "/dev/loop7 /"},
 		{"disks_loops >&2", "/sheaf-slowdisk", "", "/dev/loop7 /sheaf-slowdisk"},
-		// A cluster of another clone of the repository may have a slow disk with the same file name. It is not this disk,
-		// because its device has a different number.
+		// The repository may have another clone, whose cluster has a slow disk with the same file name. That disk must not
+		// be mistaken for this one. The two differ in the numbers of their devices.
 		{"echo 8 >state/n1/disks/a/loop; echo loops: $(disks_loops). >&2", "/sheaf-slowdisk", "", "loops: ."},
-		// The kubelet had attached another device to the disk. Then the kubelet's node was removed.
+		// The kubelet had attached another device to the disk before the kubelet's node was removed.
 		{"echo loops: $(disks_loops). >&2", "/", "", "loops: ."},
 		{"printf '0:38\\n0:39\\n' >state/n1/dev; echo loops: $(disks_loops). >&2", "/", "", "loops: /dev/loop7 / 0:39."},
 		{"echo 0:39 >state/n1/dev; echo loops: $(disks_loops). >&2", "/images/payroll.img", "", "loops: ."},
@@ -91,8 +91,8 @@ func scriptPath(t *testing.T, name string) string {
 	return path
 }
 
-// runWithLoops runs a script in an empty folder. The script attaches loop devices and mounts in its own namespace, for
-// which it needs root.
+// runWithLoops runs a script in an empty folder. The script may attach loop devices. It may also mount file systems,
+// for which it has its own mount namespace. All of this needs root.
 func runWithLoops(t *testing.T, script string) {
 	t.Helper()
 	if err := exec.Command("losetup", "--find").Run(); err != nil || os.Getuid() != 0 {

@@ -67,8 +67,8 @@ func sockets(dir string) (map[string]bool, error) {
 	return out, nil
 }
 
-// listener returns the listening socket in a row of a table in /proc/PID/net, with its inode. It returns the zero
-// Listener if the socket does not listen.
+// listener parses a row of a table in /proc/PID/net. It returns the socket and its inode, or the zero Listener if the
+// socket does not listen.
 func listener(table string, row []string) (l Listener, inode string) {
 	if table == "unix" {
 		const accepts = "00010000"
@@ -82,7 +82,8 @@ func listener(table string, row []string) (l Listener, inode string) {
 		return Listener{Network: "unix", Address: address}, row[6]
 	}
 	network := strings.TrimSuffix(table, "6")
-	// These are the states, as the kernel's tables show them, of a socket that is not connected to a peer.
+	// These are the codes in the kernel's tables for the state of a socket that has no peer: a listening socket of TCP,
+	// and an unconnected socket of UDP.
 	takes := map[string]string{"tcp": "0A", "udp": "07"}[network]
 	if len(row) < 10 || row[3] != takes {
 		return Listener{}, ""

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// The ports are below those that Linux assigns to connections and to listeners on port 0 (from 32768 on), and below the
-// NodePorts of Kubernetes (from 30000 on). Therefore no other program is assigned such a port by chance between the
-// check and its use.
+// Linux assigns ports from 32768 on to connections and to listeners on port 0, and Kubernetes assigns NodePorts from
+// 30000 on. The ports in this package are lower, so that no other program is given one of them by chance between the
+// check and the use.
 const (
 	firstPort = 12000
 	ports     = 18000

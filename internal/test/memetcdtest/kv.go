@@ -218,8 +218,8 @@ func (s *store) checkRevision(r *pb.RangeRequest) error {
 	return nil
 }
 
-// decide chooses the branch that runs in a transaction, and in each of its nested transactions. It returns an error
-// if a chosen branch cannot be executed.
+// decide chooses which branch to run in a transaction and in each of its nested transactions. It returns an error if
+// a chosen branch cannot be executed.
 func (s *store) decide(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) error {
 	path[r] = !slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.holds(c) })
 	for _, op := range branch(r, path) {
@@ -246,8 +246,8 @@ func branch(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) []*pb.RequestOp {
 	return r.Failure
 }
 
-// holds evaluates a condition. A condition on a range holds if every key in the range satisfies it. For a key that
-// does not exist, all numbers are 0, and no condition on its value is satisfied.
+// holds evaluates a condition. A condition on a range is true if every key in the range satisfies it. If a key does
+// not exist, all of its numbers count as 0, and it satisfies no condition on a value.
 func (s *store) holds(c *pb.Compare) bool {
 	found := s.find(spanOf(c.Key, c.RangeEnd), s.revision)
 	if len(found) == 0 {
@@ -305,8 +305,8 @@ func (t *transaction) run(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) *pb.Tx
 	return answer
 }
 
-// read handles a range request. It filters the keys, then sorts them, and then limits their number. Count is the
-// number of keys in the range before any of these steps.
+// read handles a range request. It filters the keys, then sorts them, and then limits their number. The Count in the
+// response is the number of keys in the range before any of these steps.
 func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	at := r.Revision
 	if at <= 0 {

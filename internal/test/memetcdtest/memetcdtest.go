@@ -77,7 +77,7 @@ func New(tb testing.TB) *Server {
 	return On(tb, bubbletest.NewNet(), "etcd:2379")
 }
 
-// On starts an empty etcd at an address (host:port) of a network that others may use too.
+// On starts an empty etcd at an address (host:port) in a network that other servers may share.
 func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 	tb.Helper()
 	s := &Server{tb: tb, network: network, address: address, data: newStore(), streams: map[*watchStream]struct{}{}}
@@ -115,10 +115,10 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	return client
 }
 
-// settle waits until the goroutines of the bubble have done everything that takes no virtual time. When a test ends,
-// these goroutines still revoke leases and close watches, for which they need the client and the server. After the
-// end of the test, virtual time no longer passes. A goroutine that had to wait for a retry would then wait forever
-// and be reported as a leak. Outside of a bubble, settle does nothing.
+// settle waits until the goroutines of the bubble have done everything that they can do without virtual time passing.
+// When a test ends, these goroutines still revoke leases and close watches, for which they need the client and the
+// server. After the end of the test, virtual time no longer passes. A goroutine that had to wait for a retry would
+// then wait forever and be reported as a leak. Outside of a bubble, settle does nothing.
 func settle() {
 	defer func() { _ = recover() }() // synctest.Wait panics outside of a bubble
 	synctest.Wait()

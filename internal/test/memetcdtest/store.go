@@ -122,7 +122,7 @@ func (s *store) compact(at int64) {
 	for name, versions := range s.keys {
 		n := sort.Search(len(versions), func(i int) bool { return versions[i].revision > at })
 		if n > 0 && (versions[n-1].kv != nil || versions[n-1].revision == at) {
-			n-- // keep the newest of these versions, because it is the state at that revision
+			n-- // the newest of these versions is kept, because it is the state at the given revision
 		}
 		if s.keys[name] = slices.Clone(versions[n:]); n == len(versions) {
 			delete(s.keys, name)
@@ -140,7 +140,8 @@ type transaction struct {
 	changes []change
 }
 
-// now returns the revision at which a read within the transaction sees the newest state.
+// now returns the revision at which reads within the transaction see its own changes. If it has made no changes yet,
+// this is the store's current revision.
 func (t *transaction) now() int64 {
 	if len(t.changes) > 0 {
 		return t.revision + 1

@@ -37,7 +37,7 @@ type watch struct {
 	from     int64 // the first revision whose events the watch receives
 	previous bool  // whether events include the state of the key before the change
 	progress bool
-	quiet    bool // nothing was sent since progress was last due
+	quiet    bool // nothing was sent since the last time that progress was due
 	hidden   map[mvccpb.Event_EventType]bool
 }
 
@@ -64,7 +64,7 @@ func (w *watchStream) tell(s *store, changes []change) {
 	}
 }
 
-// choose returns those changes, as events, that a watch should receive.
+// choose returns, as events, those changes that the watch should receive.
 func (w *watch) choose(s *store, changes []change) (events []*mvccpb.Event) {
 	for _, c := range changes {
 		at := c.event.Kv.ModRevision

@@ -313,7 +313,7 @@ func fill(m protoreflect.Message, depth int) {
 	}
 }
 
-// scalar returns a value for a field. The value is not empty, and no group or shard has it as its name.
+// scalar returns a value for a field. The value is not empty, and no group or shard has this name.
 func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch f.Kind() {
 	case protoreflect.BoolKind:

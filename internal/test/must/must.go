@@ -1,7 +1,7 @@
 // Package must aborts a test at an error that the test does not expect.
 package must
 
-// T has those methods of testing.T and rapid.T with which a test is aborted.
+// T consists of the methods that abort a test. Both testing.T and rapid.T have them.
 type T interface {
 	Helper()
 	Fatal(args ...any)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// reports stands for a test. It only records the error with which the test was aborted.
+// reports stands in for a test. It does nothing but record the error with which the test was aborted.
 type reports struct{ fatal []any }
 
 func (*reports) Helper()             {}

@@ -18,7 +18,8 @@ type Command struct {
 	Words []string
 	Env   []string // names of the variables that are set only for this command
 	Dir   string   // folder in which the command runs, relative to the root; empty unless an earlier cd changes it
-	// Mentioned is true if parts of the command may be missing, because it is in a sentence or has an ellipsis.
+	// Mentioned is true if the command is in a sentence or has an ellipsis. In this case, parts of the command may be
+	// missing.
 	Mentioned bool
 }
 
@@ -40,8 +41,8 @@ func (c Command) Args(program string) ([]string, bool) {
 }
 
 var (
-	// known matches a line that begins with a command of a program that is checked. It matches neither output nor
-	// sentences.
+	// known matches a line that begins with a command of a program whose commands are checked. It matches neither output
+	// nor sentences.
 	known = regexp.MustCompile(`^(?:[A-Z_][A-Z0-9_]*=\S* +)*(?:(?:sudo|time) +)?` +
 		`(?:(?:(?:\S*/)?bin/|/)?(?:sheaf|sheaf-bench|sheaf-operator|kubectl-sheaf|kubectl|helm|grpcurl)|make|` +
 		`go (?:test|run|build|vet|get|tool|mod)|` +
@@ -68,8 +69,8 @@ func Commands(text string) (found []Command, bad []string) {
 		switch {
 		case s.span:
 			s.text = strings.TrimPrefix(s.text, "$ ")
-			// Code that consists only of a program's name is not a command. The name of a script is a path, and is checked
-			// even if it stands alone.
+			// Code that consists only of a program's name is not a command. A script's name is a path, so it is checked even
+			// if it stands alone.
 			if known.MatchString(s.text) && (strings.Contains(s.text, " ") || script.MatchString(s.text)) {
 				cs, err = parse(s.text, s.line)
 			}

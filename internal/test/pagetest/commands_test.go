@@ -14,8 +14,8 @@ var ticks = strings.NewReplacer("'''", "```", "´", "`")
 func TestCommands(t *testing.T) {
 	for name, c := range map[string]struct {
 		text string
-		// want lists the expected commands, each as LINE [DIR:] WORD|WORD..., with VAR= before the words if it sets a
-		// variable. A ? after LINE means that the command is only mentioned.
+		// want lists the expected commands. Each has the form LINE [DIR:] WORD|WORD... If the command sets a variable, VAR=
+		// comes before the words. A ? after LINE means that the command is only mentioned.
 		want string
 	}{
 		"a block of a shell":          {"a\n'''sh\nmake a B=1\n'''\n", "3 make|a|B=1"},

@@ -97,7 +97,8 @@ func snippets(text string) (found []snippet) {
 // number of backticks.
 func spans(line int, paragraph []string) (found []snippet) {
 	for i, l := range paragraph {
-		// In a row of a table, code ends with the row at the latest, and a bar in code is written with a backslash.
+		// In a row of a table, code ends at the end of the row at the latest, and a vertical bar in code is written with a
+		// backslash.
 		if strings.HasPrefix(l, "|") {
 			found = append(found, spans(line+i, []string{strings.ReplaceAll(strings.TrimLeft(l, "|"), `\|`, "|")})...)
 			paragraph[i] = ""

@@ -31,7 +31,8 @@ type Disk struct {
 // NewDisk returns a disk that no shard has used.
 func NewDisk() Disk { return Disk{Volume: uuid.New()} }
 
-// Open changes the disk as the start of a shard does. Afterwards the disk knows that the given step is registered.
+// Open changes the disk as the start of a shard would. The given step is the one that etcd has stored, and the disk
+// records this.
 func (d *Disk) Open(registered placement.Step) {
 	d.Generation++
 	d.next(registered)
@@ -79,7 +80,7 @@ func (p *Process) Write(ctx context.Context) error {
 	return p.registry.NextStep(ctx, p.shard)
 }
 
-// Again registers the process once more, as a shard does when its lease has expired.
+// Again registers the process once more, as a shard does after its lease has expired.
 func (p *Process) Again(ctx context.Context) error {
 	p.stop()
 	var err error
@@ -203,7 +204,7 @@ var cases = []struct {
 	{"a copy that went on by itself", func(r *run) {
 		r.again()
 		backup := r.disk
-		for range 5 { // starts the copy, but does not register these starts
+		for range 5 { // starts the copy five times, without registering the new steps
 			backup.Open(backup.Registered)
 		}
 		r.again()
@@ -262,7 +263,7 @@ var cases = []struct {
 		r.again()
 		r.again()
 		before.Generation = 20
-		r.start(&before, "a", here, placement.ErrRolledBack) // a copy of the disk that is older than steps
+		r.start(&before, "a", here, placement.ErrRolledBack) // a copy of the disk from the time before it had steps
 	}},
 	{"another volume under the name of a live shard", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)

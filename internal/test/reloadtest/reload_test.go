@@ -61,14 +61,15 @@ func (p *pki) config() (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// TestTheLastGoodFilesStayInUse replaces certificate files by bad ones. When a program starts, an error must name
-// each file that cannot be read or has expired. Later, the program must continue to use the last good files, and
-// report each problem once. The connections are in memory, and the time is virtual.
+// TestTheLastGoodFilesStayInUse replaces certificate files with bad ones. If a program starts with such files, its
+// error must name each file that cannot be read or has expired. If a running program finds such files, it must
+// continue to use the last good files, and must report each problem once. The connections are in memory, and the time
+// is virtual.
 func TestTheLastGoodFilesStayInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPKI(t)
 		old := func() [2][]byte { cert, key := p.issue(); return [2][]byte{cert, key} }()
-		time.Sleep(2 * time.Hour) // the certificate expires, even if clocks differ by as much as is tolerated
+		time.Sleep(2 * time.Hour) // the certificate expires, even with the largest clock difference that is tolerated
 		cert, key := p.issue()
 		_, otherKey := p.issue()
 		bad := map[string][2][]byte{

@@ -57,7 +57,7 @@ const root = "../../.."
 // startCluster starts the control plane with nodes, and waits until they are Ready.
 func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	t.Helper()
-	log.SetLogger(logr.Discard()) // whatever the client would log is also in the errors that it returns
+	log.SetLogger(logr.Discard()) // everything that the client would log is also in the errors that it returns
 	began := time.Now()
 	server, err := kubetest.StartWith(filepath.Join(root, "config", "crd", "bases"), kubetest.Options{
 		Flags: map[string]string{
@@ -73,8 +73,8 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 		}
 	})
 	server.Config.QPS = -1
-	// The addresses of pods belong to the loopback network, where the test listens in place of the pods. The second
-	// number is random, so that another run on the same machine uses other addresses.
+	// The pods have addresses in the loopback network, so that the test can listen at them in place of the pods. The
+	// second number of the addresses is random, so that another run on the same machine uses other addresses.
 	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20,
 		audited: audited{requests: requests{}}}
 	scheme := runtime.NewScheme()
@@ -151,7 +151,7 @@ func (c *cluster) start(t *testing.T, program string, env []string, args ...stri
 	}
 	output, err := os.OpenFile(c.log(program), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must.OK(t, err)
-	defer output.Close()                  // the program has its own handle of the file
+	defer output.Close()                  // the program has its own descriptor for this file
 	cmd := exec.Command(program, args...) // the server's guard kills the program
 	cmd.Args[0] = filepath.Join(c.Dir(), filepath.Base(program))
 	cmd.Stdout, cmd.Stderr = output, output

@@ -25,8 +25,8 @@ type picture struct {
 	// template is the specification that all StatefulSets have in common, without the parts that identify a shard.
 	template string
 	groups   int
-	wanted   int // number of targets that the planner would still change if it ran again
-	apart    int // number of groups whose copies are where their targets are, and in different zones
+	wanted   int // number of targets that the planner would change if it ran again
+	apart    int // number of groups whose copies are on their target shards and in different zones
 }
 
 // look collects the data of the picture. It fails the test if the shards do not all look the same.
@@ -70,7 +70,7 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	return out
 }
 
-// without returns the spec of a StatefulSet as a string from which the names of the shard and the store are removed.
+// without returns a StatefulSet's spec as a string, without the names of the shard and the store.
 func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) string {
 	t.Helper()
 	if have := set.Spec.Template.Annotations[workload.AnnotationVolume]; have != volume {

@@ -101,8 +101,8 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lives fails the test if the operator has exited on its own, because nothing would happen any more for which the
-// test could wait. An operator exits, for example, if it loses its lease because the machine is too busy.
+// lives fails the test if the operator has exited on its own, because the test would then wait for something that
+// never happens. An operator exits, for example, if it loses its lease because the machine is too busy.
 func (c *cluster) lives(t *testing.T) {
 	t.Helper()
 	if c.operates == 0 {
@@ -294,8 +294,8 @@ func scaleOut(t *testing.T, shards int) picture {
 	began, before := time.Now(), c.requests(t)
 	const kills = 5
 	for n := range kills {
-		// The moment of each kill is chosen as a number of writes, not as a time. So kills hit the same phases of the work
-		// on machines of any speed.
+		// A kill happens after a certain number of writes, not at a certain time. So on machines of any speed, the kills
+		// hit the same phases of the work.
 		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
 		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {
 			made := c.requests(t).writes()

@@ -35,8 +35,8 @@ import (
 )
 
 // fleet simulates all shards of a store. A shard runs as long as its pod exists: it listens at the pod's address, is
-// registered in etcd with its own lease, and serves AdminService. The fleet creates and moves groups at once when
-// their targets demand it, because they hold no data.
+// registered in etcd with its own lease, and serves AdminService. The simulated groups hold no data, so the fleet
+// creates and moves them as soon as their targets demand it.
 type fleet struct {
 	recordv1.UnimplementedAdminServiceServer
 
@@ -51,7 +51,7 @@ type fleet struct {
 	provisioners errgroup.Group
 
 	mu          sync.Mutex
-	played      map[string]*played         // shards by the address of their pod
+	played      map[string]*played         // shards by the address of the pod
 	generations map[string]uint64          // generation of each volume, by the UID of its claim
 	leads       map[string]map[string]bool // for each shard and group, whether the shard leads the group
 }
@@ -116,9 +116,9 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	return f
 }
 
-// provision creates the volume for a claim, on the node that has the shard's number, as a provisioner for local disks
-// would. provision also binds the volume to the claim itself, because Kubernetes' controller binds one volume at a
-// time, and a thousand volumes would take minutes.
+// provision creates the volume for a claim, as a provisioner of local disks would. It creates it on the node that has
+// the same number as the shard. It also binds the volume to the claim, because the controller in Kubernetes binds one
+// volume at a time and would take minutes for a thousand volumes.
 func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	number, err := strconv.Atoi(claim.Labels[v1alpha1.LabelShard])
 	if err != nil || claim.Spec.VolumeName != "" {
@@ -263,7 +263,8 @@ func (f *fleet) live(ctx context.Context, p *played, host string) error {
 	return nil
 }
 
-// asked returns the shard that a client has called, which it recognizes by the address.
+// asked returns the shard that a client has called. It recognizes the shard by the address to which the client has
+// connected.
 func (f *fleet) asked(ctx context.Context) (*played, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok || from.LocalAddr == nil {

@@ -85,7 +85,7 @@ func Note(t testing.TB, format string, args ...any) {
 	appendLine(t, os.Getenv(NotesVariable), note)
 }
 
-var appending sync.Mutex // serializes appends within this process
+var appending sync.Mutex // orders the appends of this process, one after another
 
 // appendLine appends a line to a file. If the name is empty, it does nothing.
 func appendLine(t testing.TB, name, line string) {

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// admin returns AdminService of the gateway.
+// admin returns a client for the gateway's AdminService.
 func admin(t *testing.T, s *Server) recordv1.AdminServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), grpc.WithContextDialer(s.Network.Dial),
@@ -44,7 +44,7 @@ func (s *Server) delete(ctx context.Context, a recordv1.AdminServiceClient, grou
 	}
 }
 
-// folders returns the shards that hold the folder of a group, and those that hold this folder in their trash.
+// folders returns the shards that hold a group's folder, and the shards that have this folder in their trash.
 func (s *Server) folders(t *testing.T, uuid string) (held, trashed []int) {
 	t.Helper()
 	for n := range s.disks {

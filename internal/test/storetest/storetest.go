@@ -90,8 +90,8 @@ func StartWith(t testing.TB, cfg Config) *Server {
 // shards, and the shards before etcd.
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
-	// This cleanup runs last, because it was registered first. It waits for a limited time, in which shards that have
-	// stopped still revoke the leases of their wakes in the background (internal/placement/registry/wakes.go).
+	// This cleanup runs last, because it was registered first. Shards that have stopped still revoke, in the background,
+	// the leases of their wakes (internal/placement/registry/wakes.go). This cleanup gives them time to do so.
 	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -124,7 +124,7 @@ func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error
 	return s.ready(ctx, meta)
 }
 
-// ended stops a part of the store, and after the given time disconnects the clients that remain.
+// ended stops a part of the store. It disconnects the clients that are still connected after the given time.
 func ended(t testing.TB, in time.Duration, stop func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), in)

@@ -77,8 +77,8 @@ func findingsFollowTheirCauses(t *testing.T) {
 	}
 }
 
-// awaitFindings calls doctor() until its findings are as wanted. It fails the test if they are still not as wanted in
-// a call that began after the time in the argument within.
+// awaitFindings calls doctor() until its findings are as wanted. The argument within is the time that is allowed for
+// this. The test fails if a call that began after that time still does not return the wanted findings.
 func awaitFindings(t *testing.T, ctx context.Context, s *Server, within time.Duration, what string,
 	wanted func([]finding.Finding) bool) {
 	t.Helper()
