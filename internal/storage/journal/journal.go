@@ -32,14 +32,14 @@ const (
 	spareShare = 16
 	// yields is the number of times that a goroutine yields its processor before it writes a batch. In the meantime,
 	// goroutines whose previous write has just finished can answer their callers and add their next write to the batch.
-	// Without these yields, a batch contained the writes of less than half of the groups that had bytes to write. See
-	// docs/adr/0015-cheaper-rounds.md.
+	// When this was measured without yields, a batch contained the writes of less than half of the groups that had bytes
+	// to write. See docs/adr/0015-cheaper-rounds.md.
 	yields = 4
 	// After a failed attempt to create a file, the journal waits for tryAgain before the next attempt.
 	tryAgain = time.Minute
 )
 
-// Options are the options of New.
+// Options configures New.
 type Options struct {
 	FS vfs.FS
 	// Dir is the volume's folder. If Read finds a journal in it, the journal must be replayed and removed before New is
@@ -74,7 +74,7 @@ type Journal struct {
 
 	mu      longlock.Mutex // guards the fields below
 	halves  [2]half
-	current int // index of the half to which records are written
+	current int // index of the half to which the next record is written
 	pending *batch
 	// flushing means that a goroutine is writing a batch. Only that goroutine uses halves (except half.live) and the
 	// fields that come after stats.

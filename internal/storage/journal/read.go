@@ -60,7 +60,7 @@ type Share struct {
 	Doubt int64
 }
 
-// followedBy returns the share that consists of the data in s and of the later data in the argument.
+// followedBy returns a share that contains the data of s, followed by the data of a later share.
 func (s Share) followedBy(later Share) Share {
 	return Share{Ranges: slices.Concat(s.Ranges, later.Ranges), Lost: slices.Concat(s.Lost, later.Lost),
 		Doubt: s.Doubt + later.Doubt}
@@ -134,7 +134,7 @@ func Read(fsys vfs.FS, dir string) (Found, error) {
 	return found, nil
 }
 
-// note records that the record at a position holds data of the groups that ranges lists.
+// note remembers that the record at a position holds data for every group that occurs in ranges.
 func (f *Found) note(ranges []Range, at placeInTime) {
 	for i := range ranges {
 		if last, known := f.last[ranges[i].Group]; !known || at.compare(last) > 0 {
@@ -296,7 +296,9 @@ func (u *use) missing(from uint64, r record, end int) {
 	}
 }
 
-// mayGoOn reports whether an unreadable record with the given epoch and sequence may begin at an offset.
+// mayGoOn reports whether the record with the given epoch and sequence number may begin at an offset, although it
+// cannot be read. This is the case if the block at the offset is unreadable, or if it holds a header with this epoch
+// and number.
 func (c *content) mayGoOn(at int, epoch, sequence uint64) bool {
 	if c.isUnreadable(at, min(at+blockBytes, len(c.bytes))) {
 		return true

@@ -389,7 +389,8 @@ func control(file *os.File, f func(fd int) error) error {
 	}
 	var inner error
 	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
-		// The file is closed, which is the only possible cause. The error that the os package returns for it is not exported.
+		// The only possible cause is that the file is closed. The os package does not export the error that it returns for
+		// this.
 		return fs.ErrClosed
 	}
 	return inner

@@ -11,8 +11,8 @@ import (
 // lacks lists the errors that the kernel returns if descriptors or memory are scarce, or if a call was interrupted.
 var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}
 
-// harmless lists the operations that have changed nothing if they fail with one of the errors in lacks. These are the
-// operation names in errors of package os and of the test file systems.
+// harmless lists operations for which an error in lacks means that they have changed nothing. The names are those in
+// the errors of package os and of the test file systems.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 
 // IsShortage reports whether an operation failed before it changed anything, because the system lacked descriptors or

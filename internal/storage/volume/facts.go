@@ -24,9 +24,9 @@ const (
 	FactsVersion = 1
 )
 
-// Facts holds the facts that a volume stores about its store, so that placement can be rebuilt without etcd. The
-// facts file consists of one line of JSON, and a line with the CRC32C of the first line. docs/format-volume.md also
-// describes it.
+// Facts holds what a volume knows about its store, so that placement can be rebuilt without etcd. The facts file
+// consists of one line of JSON, and a line with the CRC32C of the first line. docs/format-volume.md also describes
+// it.
 type Facts struct {
 	Format    int       `json:"format"`
 	Store     uuid.UUID `json:"store"`

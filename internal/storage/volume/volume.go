@@ -74,7 +74,7 @@ type Step struct {
 // next returns the step after s.
 func (s Step) next() Step { return Step{Number: s.Number + 1, Nonce: uuid.New()} }
 
-// Options are the options of Open.
+// Options configures Open.
 type Options struct {
 	FS  vfs.FS
 	Dir string
@@ -277,8 +277,8 @@ func (v *Volume) start(opts Options) error {
 	return nil
 }
 
-// admitIdentity returns an error if the volume belongs to another store or shard. If opts.Adopt and opts.Store are set,
-// it changes the shard in the superblock instead of returning an error about it.
+// admitIdentity returns an error if the volume belongs to another store or shard. If only the shard differs, and
+// opts.Adopt and opts.Store are set, it changes the shard in the superblock instead.
 func (v *Volume) admitIdentity(opts Options) error {
 	sb := v.superblock
 	if opts.Store != uuid.Nil && opts.Store != sb.Store {
@@ -452,8 +452,8 @@ func (v *Volume) Close() error {
 	return nil
 }
 
-// InUse returns ErrLocked if another process has the volume open. The message says how to find that process. It does
-// not write to the volume.
+// InUse returns ErrLocked if another process has the volume open. The error's message says how to find that process.
+// InUse does not write to the volume.
 func InUse(fsys vfs.FS, dir string) error {
 	lock, err := takeLock(fsys, dir)
 	if err != nil {

@@ -20,7 +20,8 @@ const (
 	// edge is the number of bytes that are zeroed at each end of the disk. The ends hold labels, partition tables and
 	// their copies, the first superblocks of xfs and ext, and the superblocks of RAID members.
 	edge = 16 * mib
-	// around is the number of bytes that are zeroed at every other offset at which a superblock may be.
+	// around is the number of bytes that are zeroed at each offset in the middle of the disk at which a superblock may
+	// be.
 	around = 64 * kib
 )
 

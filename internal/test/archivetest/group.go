@@ -24,7 +24,7 @@ type Group struct {
 	data       map[uint64][]byte // for each put whose data is in a blob, the data, by the index of the put
 	newHoles   []object.Hole
 	archived   uint64 // index up to which the group is archived
-	rolled     uint64 // index up to which the group is in segments
+	rolled     uint64 // index up to which the group's entries are in segments
 	logged     uint64 // number of the last log object that contains a piece of the group
 	refs       []object.SegmentRef
 	catalogues uint64
@@ -77,7 +77,7 @@ func (g *Group) PutBlob(id int64, data []byte) uint64 {
 // Delete commits a delete, and returns its index.
 func (g *Group) Delete(id int64) uint64 { return g.add(format.Entry{Kind: format.KindDelete, ID: id}) }
 
-// Empty commits the first entry of a new leader, and returns its index.
+// Empty commits an empty entry, as a new leader does first, and returns its index.
 func (g *Group) Empty() uint64 { return g.add(format.Entry{Kind: format.KindEmpty}) }
 
 // Compact drops entries, as if compaction had removed them before the archiver could read them.
@@ -87,7 +87,7 @@ func (g *Group) Compact(indexes ...uint64) {
 	}
 }
 
-// AddHole records in the next log object that the versions with the given range of indexes were lost.
+// AddHole makes the next log object record that the versions in a range of indexes were lost.
 func (g *Group) AddHole(from, to uint64) {
 	g.newHoles = append(g.newHoles, object.Hole{From: from, To: to})
 }

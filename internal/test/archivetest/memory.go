@@ -58,7 +58,7 @@ func (m *Memory) Set(name string, content []byte) {
 	m.objects[name] = content
 }
 
-// Opens returns how often Open was called since the last call of Opens.
+// Opens returns how many times Open was called since the last call to Opens.
 func (m *Memory) Opens() (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

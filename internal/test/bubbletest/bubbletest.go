@@ -24,7 +24,7 @@ func Run(t *testing.T, test func(t *testing.T, network *Net)) {
 	synctest.Test(t, func(t *testing.T) { test(t, NewNet()) })
 }
 
-// Net is a network in memory. Its listeners are found by address. Net is safe for concurrent use.
+// Net is a network in memory. A listener is found by its address. Net is safe for concurrent use.
 type Net struct {
 	mu        sync.Mutex // guards the fields below
 	ports     int

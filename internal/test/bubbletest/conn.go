@@ -101,7 +101,7 @@ func newHalf() *half {
 	return h
 }
 
-// change calls set(), which changes the state, and then wakes the waiting reads and writes.
+// change calls set(), which changes the state, and then wakes all reads and writes that are waiting.
 func (h *half) change(set func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

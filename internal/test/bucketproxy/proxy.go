@@ -186,7 +186,7 @@ type Fault struct {
 	fired atomic.Int64
 }
 
-// Fired returns how many requests have met the fault.
+// Fired returns the number of requests that the fault has affected.
 func (f *Fault) Fired() int { return int(f.fired.Load()) }
 
 // For restricts a fault to the requests for which match is true.

@@ -47,8 +47,8 @@ type logOf struct {
 	last   uint64         // index of the last entry that was read
 }
 
-// agree stops the shards and compares the logs of each group's replicas. At every index for which two logs still have
-// entries, the entries must be equal. For every record, all replicas must have the same newest version, and it must
+// agree stops the shards and compares the logs of each group's replicas. If two logs still have an entry at the same
+// index, these entries must be equal. For every record, all replicas must have the same newest version, and it must
 // be the one that the last reads returned.
 func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	for _, h := range s.shards {

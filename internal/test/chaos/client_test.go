@@ -45,8 +45,8 @@ type load struct {
 	wait sync.WaitGroup
 }
 
-// Each group has keysAtOnce records in use at any time. One of them is replaced by a new record after every keyCalls
-// calls.
+// At any time, keysAtOnce records of each group are in use. After every keyCalls calls, a new record replaces one of
+// them.
 const (
 	keysAtOnce = 3
 	keyCalls   = 250

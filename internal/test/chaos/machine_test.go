@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// hubAddress is the address of the clients. Machine number n has the address 10.77.0.(10+n). The network namespaces
-// have no names, so namespaces of two runs cannot collide.
+// hubAddress is the address from which the clients connect. Machine number n has the address 10.77.0.(10+n). The
+// network namespaces have no names, so namespaces of two runs cannot collide.
 const hubAddress = "10.77.0.1"
 
 // machine is a network namespace and a mount namespace, which exist while a process holds them.

@@ -159,8 +159,8 @@ func (n *nemesis) ledWithBallast(victim *server) (group int, err error) {
 	return group, err
 }
 
-// putsAreTaken puts to a shard for a while. A put needs as much memory as a scan, so it would be refused like the scans
-// if puts and scans shared their memory.
+// putsAreTaken makes puts to a shard for a while. A put needs as much memory as a scan. If puts and scans shared
+// their memory, the puts would be refused like the scans.
 func (n *nemesis) putsAreTaken(victim *server) (taken int, err error) {
 	data := make([]byte, 1<<20)
 	for at := time.Now(); time.Since(at) < holdAtLeast || taken < 5; {

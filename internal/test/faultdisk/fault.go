@@ -15,7 +15,8 @@ const (
 	Flushes
 )
 
-// Fault makes calls that touch a range fail or wait. Its fields must not be changed after the fault is added.
+// Fault affects calls that touch a range of the disk: it makes them fail or wait. Its fields must not be changed
+// after the fault is added.
 type Fault struct {
 	Calls         Calls
 	Offset, Bytes int64         // range of the disk; if Bytes is 0, the whole disk

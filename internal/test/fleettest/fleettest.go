@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// View creates a view of a store from strings. The members and the target of a group are written as in "a -b +c > d
-// e": b is a voter that is not running, c is a learner, and d and e are the target.
+// View creates a view of a store from strings. The string for a group lists its members, and then its target. For
+// example, in "a -b +c > d e", b is a voter that is not running, c is a learner, and the target consists of d and e.
 func View(copies int, shards string, groups map[string]string) *fleet.Places {
 	v := &fleet.Places{Planned: placement.Planned{Unplaced: map[string]string{}, View: placement.View{
 		Meta: placement.Meta{Copies: copies}, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{},

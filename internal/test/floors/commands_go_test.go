@@ -41,7 +41,7 @@ func checkGo(c pagetest.Command) (bool, error) {
 	return false, nil
 }
 
-// packageFolder returns the folder of a package in this repository, below the root.
+// packageFolder returns the folder of a package in this repository, relative to the root.
 func packageFolder(dir, name string) (folder string, ours bool) {
 	if below, ok := strings.CutPrefix(name, module); ok {
 		return below, true

@@ -181,7 +181,7 @@ func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 var treePath = regexp.MustCompile(`(?:^|[=:@,])(?:\./)?` +
 	`((?:hack|charts|config|api|internal|cmd|e2e|examples|bench|docs|\.ci)/[\w./*-]*)`)
 
-// checkPaths checks a command for paths into the folders of the repository. Each of these paths must exist.
+// checkPaths checks that all paths in a command that lead into the repository's folders exist.
 func checkPaths(c pagetest.Command) (bool, error) {
 	applies := false
 	for _, word := range c.Words {

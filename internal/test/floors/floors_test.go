@@ -160,7 +160,8 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
-// Programs that use Sheaf import the client's module. That module must not bring any of the modules that servers need.
+// Programs that use Sheaf import the client's module. That module must not depend on any of the modules that servers
+// need.
 func TestTheClientBringsNoServer(t *testing.T) {
 	for _, file := range []string{"client/go.mod", "client/go.sum"} {
 		text, err := os.ReadFile(filepath.Join(root, file))

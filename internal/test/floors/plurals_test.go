@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// countedByHand matches a format that prints a number and then a noun in the plural. If the number is 1, the message
+// countedByHand matches a format with a number that is followed by a plural noun. If the number is 1, such a message
 // is wrong.
 var countedByHand = regexp.MustCompile(`%d (?:(?:other|free|more|older|failure|whole) )?(?:groups|shards|disks|copies|` +
 	`members|volumes|claims|pods|gateways|pools|domains|issuers|grants|tenants|restarts|others|ones)\b`)

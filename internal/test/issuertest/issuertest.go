@@ -43,7 +43,7 @@ func Parse(text []byte) (*Certificate, error) {
 	return out, json.Unmarshal(text, out)
 }
 
-// Sign issues the certificate that a Certificate asks for, and returns the data of its Secret.
+// Sign issues the certificate that a Certificate requests, and returns the data for its Secret.
 func Sign(a *authority.Authority, c *Certificate, now time.Time) (map[string][]byte, error) {
 	if len(c.Spec.URIs) != 1 {
 		return nil, fmt.Errorf("certificate %s asks for %d URIs", c.Metadata.Name, len(c.Spec.URIs))

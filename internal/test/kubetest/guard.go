@@ -48,8 +48,8 @@ func sweep(dir string) error {
 	}
 }
 
-// users returns the processes with the folder on their command line. Because the name of the folder is random, no
-// unrelated process has it on its command line.
+// users returns the processes that have the folder on their command lines. The folder's name is random, so the
+// command line of an unrelated process cannot contain it.
 func users(dir string) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

@@ -93,7 +93,7 @@ func (s *Server) start(crds string, options Options) error {
 		Set("enable-priority-and-fairness", "false").
 		Set("endpoint-reconciler-type", "none").
 		Set("profiling", "false").
-		// Some distributions enable this plugin, which demands additional rights of clients that set owner references.
+		// Some distributions enable this plugin. It requires additional rights of clients that set owner references.
 		Set("enable-admission-plugins", "OwnerReferencesPermissionEnforcement").
 		// Without the watch cache, lists come directly from etcd. After a write to another kind, a list from the cache would
 		// wait up to 100 ms until etcd confirms that the cache is complete.

@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/stoptest"
 )
 
-// slow is a server whose Get calls wait until the test sends to turn.
+// slow is a server whose Get calls wait until the test sends a value to the channel turn.
 type slow struct {
 	recordv1.UnimplementedRecordServiceServer
 	begun chan struct{}

@@ -52,7 +52,7 @@ func (w *watchStream) send(answers ...*pb.WatchResponse) {
 	}
 }
 
-// tell sends changes to the watches that the changes concern, with one response for each watch.
+// tell sends changes to the watches that should receive them, with one response for each watch.
 func (w *watchStream) tell(s *store, changes []change) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil {

@@ -55,7 +55,7 @@ var (
 )
 
 // Placeholder reports whether the actual value of a word is unknown, because the reader must fill it in or because
-// only a shell can expand it. Such words are NAME, <name>, $name, and words with an ellipsis.
+// only a shell can expand it. Examples are NAME, <name>, $name, and words with an ellipsis.
 func Placeholder(word string) bool {
 	return strings.Contains(word, "$") || strings.Contains(word, "...") || capitals.MatchString(word)
 }

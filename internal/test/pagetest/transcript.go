@@ -72,7 +72,8 @@ func mayBe(found string) string {
 	return `(\d+[dhms])+`
 }
 
-// pattern returns the pattern that a printed line must match if the page shows this line.
+// pattern returns a pattern for one line of a page. It matches those lines that a command may print where the page
+// shows this line.
 func pattern(shown string) *regexp.Regexp {
 	var b strings.Builder
 	at := 0

@@ -73,7 +73,7 @@ func Start(ctx context.Context, registry Registry, d *Disk, name, address string
 	return p, err
 }
 
-// Write performs the volume's next step, as a shard does every few seconds while it writes data.
+// Write makes the volume's next step, as a shard does every few seconds while it writes data.
 func (p *Process) Write(ctx context.Context) error {
 	p.disk.next(p.shard.Step)
 	p.shard.Step, p.shard.Registered = p.disk.Step, p.disk.Registered

@@ -51,7 +51,7 @@ type cutter struct {
 	*recording
 	dir   string
 	tally *tally
-	worst bool // cuts only right after an acknowledgement, and loses everything that was not flushed
+	worst bool // whether all cuts happen right after an acknowledgement and lose everything that was not flushed
 }
 
 // cuts cuts the power at n positions, and returns the violations that it found.

@@ -85,7 +85,7 @@ func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	return fmt.Errorf("%d records are wrong: %s", len(wrong), strings.Join(wrong[:min(len(wrong), 5)], "; "))
 }
 
-// sizes are data sizes in bytes for small data, one block, several blocks, and a blob.
+// sizes are the data sizes, in bytes: small data, one block, several blocks, and a blob.
 var sizes = []int{20, 300, 4096, 40_000}
 
 const (

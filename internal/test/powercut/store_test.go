@@ -193,8 +193,8 @@ func (l *life) serves(ctx context.Context) error {
 	}
 }
 
-// found returns all records that the shard holds. It scans every group, and reads those records one by one that a
-// scan leaves out.
+// found returns all records that the shard holds. It scans every group. If a scan leaves out records, found reads
+// them one by one.
 func (l *life) found(ctx context.Context) (map[int64]uint64, error) {
 	found := map[int64]uint64{}
 	for n := range routing.Groups {

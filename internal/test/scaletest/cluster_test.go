@@ -43,7 +43,7 @@ type cluster struct {
 	*kubetest.Server
 	client   client.Client
 	etcd     string // host:port of the etcd that holds the placement; Kubernetes has an etcd of its own
-	network  string // first two numbers of the addresses of all pods
+	network  string // first two numbers of every pod's address
 	operator string // kubeconfig of the operator
 	zones    int
 	audited  audited

@@ -285,8 +285,8 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	return p
 }
 
-// redo writes the content of the journal on a disk to the segments, before anything else reads the segments. It
-// returns false if this fails.
+// redo replays a disk's journal: it writes the journal's content to the segments before anything else reads the
+// segments. It returns false if this fails.
 func (m *machine) redo(disk vfs.FS) bool {
 	w := m.world
 	found, err := journal.Replay(disk, volumeDir, journal.Target{

@@ -47,7 +47,8 @@ func (p *process) Send(messages []*raftpb.Message) {
 	}
 }
 
-// noteLead learns from a message of a leader who leads the term. The caller holds mu.
+// noteLead looks at a message that only a leader sends, and records which replica leads the message's term. The
+// caller holds mu.
 func (w *world) noteLead(m *raftpb.Message) {
 	if t := m.GetType(); t != raftpb.MsgApp && t != raftpb.MsgHeartbeat {
 		return

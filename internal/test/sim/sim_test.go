@@ -88,10 +88,10 @@ func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	return seeds, only == 0 && n >= 100
 }
 
-// TestSeeds runs many seeds: by default the chosen ones, and in a soak 10,000 consecutive seeds from a random one on.
-// SHEAF_SIM_SEEDS sets another number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED runs a single seed,
-// SHEAF_SIM_SEEDS times or once. With SHEAF_SIM_TRACE, a violation is printed together with everything that happened
-// before it.
+// TestSeeds runs many seeds: by default the chosen ones, and in a soak 10,000 consecutive seeds, beginning with a
+// random one. SHEAF_SIM_SEEDS sets another number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED runs a
+// single seed, SHEAF_SIM_SEEDS times or once. With SHEAF_SIM_TRACE, a violation is printed together with everything
+// that happened before it.
 func TestSeeds(t *testing.T) {
 	list, all := seedsOf(t)
 	var mu sync.Mutex

@@ -239,7 +239,7 @@ func copySuperblock(from, to *vfstest.Mem) error {
 	return errors.Join(err, target.Sync(), target.Close(), to.SyncDir(superDir), to.SyncDir("/"))
 }
 
-// steps makes the volumes of all machines take their steps when these are due.
+// steps makes the volume of each machine take its next step when that step is due.
 func (w *world) steps() {
 	for w.sleep(stepLook) {
 		for _, m := range w.machines {

@@ -49,10 +49,10 @@ type Survival struct {
 // String returns the kind and the seed, for messages of tests.
 func (s Survival) String() string { return fmt.Sprintf("%s/%d", s.Kind, s.Seed) }
 
-// CrashClone returns the disk that a power cut at this moment would leave, as a machine finds it when it starts
-// again: no file is open or locked, everything on the disk is durable, operations are counted from 0 again, and no
-// crash is scheduled. The capacity stays the same. The original is not changed and may still be used. Clones are
-// cheap, because disks share pages until one of them changes a page.
+// CrashClone returns the disk that a power cut at this moment would leave. The clone is in the state in which a
+// machine finds it when it starts again: no file is open or locked, everything on the disk is durable, operations are
+// counted from 0 again, and no crash is scheduled. The capacity stays the same. The original is not changed and may
+// still be used. Clones are cheap, because disks share pages until one of them changes a page.
 func (m *Mem) CrashClone(s Survival) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
