@@ -33,7 +33,7 @@ type Config struct {
 	// Dir is the folder for the data, which a later process may use again. The data may be lost in a machine failure,
 	// because the store's etcd does not sync. If Dir is empty, the data is in a temporary folder, which Close removes.
 	Dir string
-	// Groups is the number of groups of Hash routing. The default is 4.
+	// Groups is the number of groups with Hash routing. The default is 4.
 	Groups int
 	// Named selects Named routing, where the caller names groups, and the first write to a group creates it.
 	Named bool

@@ -357,7 +357,7 @@ func (j *Journal) halfFor(n int64) *half {
 	if size == 0 {
 		j.failed = now
 	}
-	if n+blockBytes > size { // one more block, for the record that begins each use of a file
+	if n+blockBytes > size { // n plus one block, for the record that begins each use of a file
 		return nil
 	}
 	if err := j.begin(1-j.current, size); err != nil {
@@ -373,8 +373,8 @@ func (j *Journal) halfFor(n int64) *half {
 	return other
 }
 
-// sizeAfter returns the size that the file other should have when it replaces the full half h, or 0 if the volume has
-// no space for it.
+// sizeAfter returns the size that one of the files should have when it replaces the full half h. The argument other
+// is that file. If the volume has no space for it, sizeAfter returns 0.
 func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	size := j.opts.FileBytes
 	switch {

@@ -371,8 +371,8 @@ func TestBadBytes(t *testing.T) {
 		first, last int // numbers of the first and the last bad record
 		said        string
 		lost        int // number of ranges that are known to be lost
-		// mine and other tell whether data may be lost without being listed in Found.Lost: mine for this group, and other
-		// for the other group.
+		// Data may be lost without being listed in Found.Lost. The field mine is true if this may be data of this group,
+		// and other is true if it may be data of the other group.
 		mine, other bool
 	}{
 		{0, 0, "records 0 to 0", 0, false, false},

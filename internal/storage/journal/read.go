@@ -134,7 +134,7 @@ func Read(fsys vfs.FS, dir string) (Found, error) {
 	return found, nil
 }
 
-// note remembers that the record at a position holds data for every group that occurs in ranges.
+// note remembers that the record at a position holds data for every group that occurs in the argument ranges.
 func (f *Found) note(ranges []Range, at placeInTime) {
 	for i := range ranges {
 		if last, known := f.last[ranges[i].Group]; !known || at.compare(last) > 0 {
@@ -205,8 +205,8 @@ func readFile(fsys vfs.FS, name string) (c content, err error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		return content{bytes: b[:n]}, nil
 	}
-	// After the error, the file is read block by block, so that an unreadable block affects only the record that contains
-	// it.
+	// After a read error, the file is read block by block, so that an unreadable block affects only the record that
+	// contains it.
 	c = content{bytes: b, unreadable: make([]bool, (size+blockBytes-1)/blockBytes)}
 	for i := range c.unreadable {
 		at := int64(i) * blockBytes
@@ -242,7 +242,7 @@ type use struct {
 	records []record
 	bad     []error
 	gaps    []gap
-	lost    []record // records that repeat, in the field before, the ranges of an unreadable record
+	lost    []record // records whose field named before repeats the ranges of an unreadable record
 }
 
 // scan finds the records of a file's last use, and determines which records are missing.
@@ -281,8 +281,8 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing notes that some records cannot be read: those with sequence numbers from the argument from up to the one
-// before r. The record r repeats the ranges of the last of these records, so those ranges are known. Sequence number
+// missing notes that some records cannot be read. Their sequence numbers begin with the argument from and end before
+// that of r. The record r repeats the ranges of the last of these records, so those ranges are known. Sequence number
 // 0, which is the first record of a use, never counts as missing data, because it has no ranges.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))

@@ -211,7 +211,8 @@ func readKept(fsys vfs.FS, name string) (share Share, err error) {
 	return share, nil
 }
 
-// applyKept passes the data in the kept files to apply. It removes a file if apply succeeds, and keeps it otherwise.
+// applyKept passes the data in the kept files to the function apply. If apply returns no error, the file is removed.
+// Otherwise it is kept.
 func applyKept(fsys vfs.FS, dir string, apply func(uuid.UUID, Share) error) error {
 	_, kept, err := Left(fsys, dir)
 	if err != nil {

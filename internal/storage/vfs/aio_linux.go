@@ -171,7 +171,8 @@ func (a *aio) complete() {
 				break
 			}
 			for i := range events[:n] {
-				a.calls[events[i].data].done <- events[i].result // never blocks, because the channel has space for one element
+				// The send never blocks, because the channel has space for one element.
+				a.calls[events[i].data].done <- events[i].result
 			}
 			if int(n) < len(events) {
 				break // later completions will make the eventfd readable again

@@ -9,7 +9,8 @@ type Timed struct {
 }
 
 // NewTimed returns a Timed for the file system inner. After each file sync, the goroutine that has called Sync calls
-// synced with the name under which the file was opened. The function synced must be safe for concurrent use.
+// the function synced. It passes the name under which the file was opened. The function synced must be safe for
+// concurrent use.
 func NewTimed(inner FS, synced func(name string, took time.Duration, err error)) *Timed {
 	return &Timed{FS: inner, synced: synced}
 }

@@ -21,7 +21,7 @@ var ErrCrashed = errors.New("vfs: the machine has crashed")
 // satisfy errors.Is with fs.ErrNotExist, fs.ErrExist and the syscall.Errno values (ENOSPC, EIO...) where they apply.
 type FS interface {
 	// Create creates a new file for reading and writing. It returns fs.ErrExist if the name exists. The new name is not
-	// durable until SyncDir was called for its folder.
+	// durable until SyncDir has been called for its folder.
 	Create(name string) (File, error)
 	// Open opens a file for reading.
 	Open(name string) (File, error)
@@ -31,13 +31,13 @@ type FS interface {
 	// DirectAlign, and its offset and length to File.ReadAlign. Reads may be short only at the end of the file. If the
 	// file system does not support O_DIRECT, the file is opened normally, and File.Direct returns false.
 	OpenDirect(name string) (File, error)
-	// Remove removes a file or an empty folder. The removal is not durable until SyncDir was called for its folder.
+	// Remove removes a file or an empty folder. The removal is not durable until SyncDir has been called for its folder.
 	Remove(name string) error
-	// Rename renames a file and atomically replaces newName if it exists. The rename is not durable until SyncDir was
-	// called for the folder, or for both folders if they differ.
+	// Rename renames a file and atomically replaces newName if it exists. The rename is not durable until SyncDir has
+	// been called for the folder, or for both folders if they differ.
 	Rename(oldName, newName string) error
-	// Link gives a file a second name. It returns fs.ErrExist if the new name exists, so that only one of several callers
-	// succeeds. The new name is not durable until SyncDir was called for its folder.
+	// Link gives a file a second name. It returns fs.ErrExist if the new name exists, so that only one of several
+	// callers succeeds. The new name is not durable until SyncDir has been called for its folder.
 	Link(oldName, newName string) error
 	// MkdirAll creates a folder and its parents, and syncs the folders that it changed.
 	MkdirAll(dir string) error
@@ -62,9 +62,9 @@ type FS interface {
 // TempSuffix is the suffix of the name under which WriteAside writes a file.
 const TempSuffix = ".tmp"
 
-// WriteAside creates or replaces a file. It writes and syncs the content under a temporary name, and then renames that
-// file. The rename is not durable until SyncDir was called for the folder. After an error, WriteAside removes the
-// temporary file. If the removal also fails, the error contains both causes.
+// WriteAside creates or replaces a file. It writes and syncs the content under a temporary name, and then renames
+// that file. The rename is not durable until SyncDir has been called for the folder. After an error, WriteAside
+// removes the temporary file. If the removal also fails, the error contains both causes.
 func WriteAside(fsys FS, name string, content []byte) error {
 	temp := name + TempSuffix
 	f, err := CreateReplacing(fsys, temp)
@@ -130,20 +130,20 @@ type File interface {
 	// Sync makes the content and the size durable (fdatasync). After an error the file must neither be synced again nor
 	// trusted, because bytes written since the last successful Sync may be lost although they can still be read.
 	Sync() error
-	// Truncate sets the size. The new size is not durable until Sync was called.
+	// Truncate sets the size. The new size is not durable until Sync has been called.
 	Truncate(size int64) error
 	// Allocate reserves space for length bytes from offset on. If the range extends beyond the end of the file, the file
 	// grows, and the new bytes are zeros. If the file system cannot reserve space, Allocate only grows the file.
 	Allocate(offset, length int64) error
 	// DataEnd returns the offset at which the file's data ends. Every byte after it reads as zero because it was never
-	// written, for example in space that Allocate has reserved. DataEnd begins to search at the offset from. The result
-	// is between from and Size, and is rounded up to whole file system blocks. Written bytes count as data even if they
-	// are not synced. If the file system cannot tell which bytes were written (with OS, if it does not support FIEMAP),
-	// the result is Size.
+	// written, for example in space that Allocate has reserved. DataEnd starts its search at the offset in the argument
+	// from. The result is at least this offset and at most Size, and is rounded up to whole file system blocks. Written
+	// bytes count as data even if they are not synced. If the file system cannot tell which bytes were written (with OS,
+	// if it does not support FIEMAP), the result is Size.
 	DataEnd(from int64) (int64, error)
-	// CheapOverwrite reports whether it is cheaper to overwrite and sync bytes that were written before than to write and
-	// sync bytes in space that was only allocated. It is cheaper on ext4 and xfs, where the sync of overwritten bytes has
-	// no metadata to commit, but not on copy-on-write file systems.
+	// CheapOverwrite compares two ways of writing and syncing bytes: overwriting bytes that were written before, and
+	// writing to space that was only allocated. It reports whether the first way is cheaper. This is true on ext4 and
+	// xfs, where the sync of overwritten bytes has no metadata to commit, but not on copy-on-write file systems.
 	CheapOverwrite() bool
 	// Fd returns the file descriptor, and false if the file has none.
 	Fd() (uintptr, bool)

@@ -37,8 +37,8 @@ func StartReading(f File, offset, length int64) { advise(f, offset, length, unix
 // ReadAtRandom tells the kernel that the file is read at random offsets, so that the kernel does not read ahead.
 func ReadAtRandom(f File) { advise(f, 0, 0, unix.FADV_RANDOM) }
 
-// Forget asks the kernel to drop a range of a file from the page cache, except bytes that are not written to the device
-// yet.
+// Forget asks the kernel to drop a range of a file from the page cache, except for bytes that have not been written
+// to the device yet.
 func Forget(f File, offset, length int64) { advise(f, offset, length, unix.FADV_DONTNEED) }
 
 func advise(f File, offset, length int64, advice int) {

@@ -104,7 +104,7 @@ func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	return v.freeSpace.space, v.reserve(v.freeSpace.space.TotalBytes), nil
 }
 
-// TotalBytes returns the size of the file system in bytes when it was last read, or 0 if the size is not known.
+// TotalBytes returns the file system's size in bytes, as it was last read, or 0 if the size is not known.
 func (v *Volume) TotalBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()

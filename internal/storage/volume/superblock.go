@@ -186,7 +186,7 @@ func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	return state.superblock, nil
 }
 
-// readCopies reads and checks both copies. The function open opens the file.
+// readCopies reads and checks both copies. It calls open to open the file.
 func readCopies(dir string, open func(name string) (vfs.File, error)) (copies, error) {
 	name := path.Join(dir, superblockName)
 	f, err := open(name)
@@ -235,10 +235,10 @@ func readCopy(f vfs.File, number int) (Superblock, error) {
 	return decode(content[:n])
 }
 
-// replaceSuperblock durably replaces the superblock. It writes a new file, syncs and renames it, and syncs the folder.
-// If the disk has no space for a new file, it overwrites the existing file, because a full disk must not keep a shard
-// from serving reads. It then overwrites the older or damaged copy first and, after a sync, the other copy. The caller
-// holds the mutex writing, or no other goroutine has access to the volume yet.
+// replaceSuperblock durably replaces the superblock. It writes a new file, syncs and renames it, and syncs the
+// folder. If the disk has no space for a new file, it overwrites the existing file, because a full disk must not keep
+// a shard from serving reads. It then overwrites the older or damaged copy first and, after a sync, the other copy.
+// The caller holds v.writing, or no other goroutine has access to the volume yet.
 func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	v.tried = next
 	defer func() {
@@ -258,8 +258,8 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	return v.writeInPlace(name, one, old.older)
 }
 
-// writeInPlace overwrites both copies in the existing file. It begins with the copy whose number is first, and syncs
-// after each of them.
+// writeInPlace overwrites both copies in the existing file, and syncs after each of them. It begins with the copy
+// that has the number in the argument first.
 func (v *Volume) writeInPlace(name string, one []byte, first int) (err error) {
 	f, err := v.fs.OpenWrite(name)
 	if err != nil {

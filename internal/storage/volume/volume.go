@@ -108,7 +108,7 @@ type Volume struct {
 	logger       *slog.Logger
 	now          func() time.Time
 
-	writing longlock.Mutex // held while the superblock is written; guards the fields written and tried
+	writing longlock.Mutex // held while the superblock is written; guards the next two fields
 	written Superblock     // the superblock that is on the disk
 	// tried is the last superblock that the volume tried to write. If that write has failed, tried may or may not be on
 	// the disk.
@@ -269,8 +269,8 @@ func (v *Volume) start(opts Options) error {
 			return fmt.Errorf("open volume %s: make its layout: %w", v.dir, err)
 		}
 	}
-	// An earlier process may have been killed after it had created these names and before it had synced the folders. A
-	// power cut could then still remove the names.
+	// An earlier process may have been killed after it had created these files and before it had synced the folders that
+	// contain them. A power cut could then still remove the files.
 	if err := errors.Join(v.fs.SyncDir(v.dir), v.fs.SyncDir(path.Join(v.dir, groupsName))); err != nil {
 		return fmt.Errorf("open volume %s: sync its folders: %w", v.dir, err)
 	}
@@ -366,7 +366,7 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 // checkWritten checks that the device still holds a superblock that this process has written: the last one that was
 // written successfully, or a later one whose write failed but may still have reached the device. Otherwise the device
 // was zeroed or exchanged while the file system was mounted. Nothing may be written to such a device, because a new
-// superblock would make it look like the volume that was opened. The caller holds the mutex writing.
+// superblock would make it look like the volume that was opened. The caller holds v.writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {
@@ -384,7 +384,7 @@ func (v *Volume) checkWritten() error {
 func (v *Volume) Superblock() Superblock { return v.superblock }
 
 // SetJournal durably records whether the volume has a journal. It must be called before the journal's first file is
-// created, and after the journal's files were removed.
+// created, and after the journal's files have been removed.
 func (v *Volume) SetJournal(there bool) error {
 	if err := v.rewrite(func(sb *Superblock) { sb.Journal = there }); err != nil {
 		return fmt.Errorf("volume %s: note in its superblock whether there is a journal: %w", v.dir, err)

@@ -70,7 +70,7 @@ func Sample(t testing.TB, b bucket.Bucket, key object.Key, blobBytes int) *Write
 	w.Log(alpha, delta)
 	w.Roll(alpha)
 
-	// Two versions of one record, at indexes 5 and 6, which compaction drops before they are archived.
+	// The next two puts are versions of one record, at indexes 5 and 6. Compaction drops them before they are archived.
 	beta.Put(12, "lost")
 	beta.Put(12, "lost, too")
 	beta.Put(12, "twelve")

@@ -70,8 +70,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Listen listens at an address "host:port". Port 0 selects a port that was never used. Listen fails if the address is
-// in use.
+// Listen listens at an address "host:port". Port 0 selects a port that has not been used before. Listen fails if the
+// address is in use.
 func (n *Net) Listen(_ context.Context, at string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(at)
 	if err != nil {

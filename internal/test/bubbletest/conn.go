@@ -17,10 +17,10 @@ const bufferBytes = 256 << 10
 
 // conn is one end of a connection in memory.
 //
-// It replaces google.golang.org/grpc/test/bufconn, which creates, for each connection, four timers that fire
-// immediately. Under the race detector, Go 1.26 runs such timers of one bubble concurrently with a single context of
-// the detector, and crashes. This crash once aborted the race step of CI. Eight goroutines that call time.AfterFunc(0,
-// f) in a bubble reproduce it.
+// It replaces google.golang.org/grpc/test/bufconn, which creates four timers for each connection, and these timers
+// fire immediately. Go 1.26 runs such timers of one bubble concurrently. If the race detector is on, they share one
+// of its contexts, and the program crashes. This crash once aborted the race step of CI. Eight goroutines that call
+// time.AfterFunc(0, f) in a bubble reproduce it.
 type conn struct {
 	in, out *half
 	closed  atomic.Bool

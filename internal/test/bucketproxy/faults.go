@@ -72,8 +72,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// changed forwards a request, and passes the server's response to the function change, which returns the body to send
-// to the client. The fault counts as fired if change returns true.
+// changed forwards a request, and passes the server's response to change(), which returns the body to send to the
+// client. The fault counts as fired if change() returns true.
 func changed(change func(a *answer) ([]byte, bool)) *Fault {
 	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, err := p.forward(r, r.Body)

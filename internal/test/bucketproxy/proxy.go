@@ -81,7 +81,7 @@ func (p *Proxy) Set(f *Fault) {
 	p.fault = f
 }
 
-// Requests returns the requests that arrived since the last call of Requests.
+// Requests returns the requests that have arrived since the last call to Requests.
 func (p *Proxy) Requests() []Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,9 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// mountDisk creates a file system of the given size on a loop device, mounted only in this machine, and returns its
-// folder. The kernel releases the device when the file system is unmounted, and unmounts it when the machine is
-// removed.
+// mountDisk creates a file system of the given size on a loop device, mounts it so that only this machine sees it,
+// and returns its folder. When the machine is removed, the kernel unmounts the file system and releases the device.
 func (m *machine) mountDisk(bytes int64) string {
 	image := filepath.Join(m.rig.dir, m.name+".image")
 	m.makeImage(image, bytes)

@@ -66,9 +66,9 @@ func isAbout(f *finding.Finding, who string) bool {
 	return f.Where == who || strings.HasSuffix(f.Where, " on "+who) || strings.Contains(f.What, "its copy on "+who+" ")
 }
 
-// look calls doctor repeatedly until the findings are as wanted. It returns how much time passed between since and
-// the start of the last call. It fails if a call that began after the rule's time had run out still did not return
-// the wanted findings.
+// look calls doctor repeatedly until the findings are as wanted. It returns how much time passed between the time in
+// the argument since and the start of the last call. It fails if a call that began after the rule's time had run out
+// still did not return the wanted findings.
 func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
 	took time.Duration, err error) {
 	limit := within + lookPatience

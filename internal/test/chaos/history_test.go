@@ -62,8 +62,8 @@ func (o operation) String() string {
 		o.refused, o.existed)
 }
 
-// record is the state of one record. Its version is 0 if there is no record, or if the version is unknown because the
-// put that wrote it was never answered.
+// record is the state of one record. Its version is 0 if there is no record. It is also 0 if the version is unknown,
+// because the put that wrote it was never answered.
 type record struct {
 	value   uint64
 	version uint64

@@ -177,7 +177,7 @@ func (n *nemesis) putsAreTaken(victim *server) (taken int, err error) {
 	return taken, nil
 }
 
-// open opens a stream and does not read it. The kinds of streams rotate. Most streams are scans.
+// open opens a stream and does not read it. Successive streams are of different kinds, but most of them are scans.
 func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient, group, number int) (err error) {
 	switch number % stalledKinds {
 	case 4:
@@ -194,8 +194,8 @@ func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient,
 	return err
 }
 
-// scans scans a group to the end. A shorter scan could succeed with too little memory, because the first message may be
-// small enough if the first records are small.
+// scans runs a scan of a whole group to its end. A shorter scan could succeed with too little memory, because the
+// first message may be small enough if the first records are small.
 func (n *nemesis) scans(victim *server, group int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

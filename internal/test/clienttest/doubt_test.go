@@ -22,8 +22,8 @@ import (
 )
 
 // lossy returns the configuration of a client that never learns the outcome of its first write: the server applies
-// the write, and the response is lost. All later responses are replaced with the error answer. The argument limit is
-// the timeout of a call.
+// the write, and the response is lost. All later responses are replaced with an error (the argument answer). The
+// argument limit is the timeout of a call.
 func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
 	fail := func(method string) (bool, error) {
 		if !strings.Contains(method, "RecordService") {

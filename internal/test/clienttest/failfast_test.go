@@ -144,8 +144,9 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// hangsOnce returns an address. The first connection to it is accepted, receives the bytes in words, and then hangs.
-// Later connections are forwarded to the address to. The counter taken counts all connections.
+// hangsOnce returns an address. The first connection to it is accepted, receives some bytes (the argument words), and
+// then hangs. Later connections are forwarded to another address (the argument to). The counter taken counts all
+// connections.
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")

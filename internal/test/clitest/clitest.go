@@ -29,8 +29,8 @@ type Outcome struct {
 const BinVariable = "SHEAF_BIN"
 
 // Programs returns the folder that holds the commands of the named packages. If SHEAF_BIN is set, it names the
-// folder, and a missing program is an error. Otherwise Programs builds the commands with the flags of `make build`,
-// and writes them to the folder into.
+// folder, and a missing program is an error. Otherwise Programs builds the commands, with the flags of `make build`,
+// in a folder that the caller chooses (the argument into).
 func Programs(ctx context.Context, into string, packages ...string) (dir string, err error) {
 	dir = os.Getenv(BinVariable)
 	if dir == "" {
@@ -76,7 +76,7 @@ func Main(m *testing.M, set func(dir string), packages ...string) {
 // longest is how long a program may run before it is killed. All programs should exit much sooner.
 const longest = 10 * time.Minute
 
-// Run runs a program and waits for it. If who is not nil, the program runs as that user.
+// Run runs a program and waits for it. If the argument who is not nil, the program runs as that user.
 func Run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string) Outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), longest)

@@ -91,7 +91,7 @@ func Start(dir string, listen ...string) (*Server, error) {
 // Endpoints returns the addresses of clients: host:port or unix:///path.
 func (s *Server) Endpoints() []string { return s.endpoints }
 
-// Client connects to the server. The caller closes the client before the server.
+// Client connects to the server. The caller must close the client before the server.
 func (s *Server) Client() (*clientv3.Client, error) {
 	return etcd.Dial(etcd.ClientConfig{Endpoints: s.endpoints})
 }

@@ -17,9 +17,9 @@ import (
 // absurdCases is the number of cases outside a soak.
 const absurdCases = 150
 
-// Absurdly calls check many times, each time with a different source of absurd values. The strings in words may also
-// occur in these values. Pass such strings if the code under test compares a value with a certain string, such as the
-// name of a state, because random strings would never be equal to it.
+// Absurdly calls check many times, each time with a different source of absurd values. These values may also contain
+// the strings in the argument words. Pass such strings if the code under test compares a value with a certain string,
+// such as the name of a state, because random strings would never be equal to it.
 func Absurdly(t *testing.T, words []string, check func(a *Absurd)) {
 	t.Helper()
 	seed, cases := soaktest.Seed(t, 1), absurdCases
@@ -56,7 +56,7 @@ var (
 	absurdTimes      = []time.Time{{}, time.Unix(0, 0), time.Unix(1<<40, 0), time.Unix(-1<<40, 0)}
 )
 
-// Fill sets all exported fields of the value that into points to.
+// Fill sets all exported fields of the value to which the argument into points.
 func (a *Absurd) Fill(into any) { a.fill(reflect.ValueOf(into).Elem(), absurdDepth) }
 
 // Text returns an absurd string.

@@ -235,7 +235,8 @@ func (k kinds) named(verb string, args []string) (string, error) {
 	return last, nil
 }
 
-// hasFields checks the fields in a kubectl explain command or in an output option against the schema of a kind.
+// hasFields takes the fields that a kubectl explain command or an output option names, and checks that the schema of
+// a kind has them.
 func (s schema) hasFields(kind string, words []string) error {
 	for _, word := range words {
 		if !outputPaths.MatchString(word) && !strings.HasPrefix(word, kind+".") {

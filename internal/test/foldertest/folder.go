@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// NewestLeft returns the newest version of each id, except that entries with the indexes in gone do not count. Reads
-// must return exactly these versions if those entries are missing from the folder.
+// NewestLeft returns the newest version of each id, without counting the entries whose indexes are in the argument
+// gone. Reads must return exactly these versions if those entries are missing from the folder.
 func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	newest := map[int64]format.Entry{}
 	for _, frames := range g.Frames {
@@ -49,7 +49,7 @@ type Frame struct {
 
 // Build creates a folder with two sealed segments, which have hints, and an active segment with free space after its
 // frames. Ids occur several times, so that some versions are superseded. One record is a blob, one is deleted, and
-// the term changes once. The state frames and the mark record how far the log was synced.
+// the term changes once. The state frames, and also the mark, say how far the log was synced.
 func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Folder {
 	t.Helper()
 	must.OK(t, fs.MkdirAll(dir))
@@ -168,7 +168,7 @@ func (g *Folder) Active() string { return format.SegmentName(g.Manifest.Segments
 // Last returns the last frame of the active segment, which is the end of the log.
 func (g *Folder) Last() Frame { f := g.Frames[g.Active()]; return f[len(f)-1] }
 
-// WriteMark records in both slots that the active segment was synced up to an offset and an index.
+// WriteMark writes both slots of the mark. They say that the active segment was synced up to an offset and an index.
 func (g *Folder) WriteMark(t testing.TB, offset int64, index uint64) {
 	t.Helper()
 	f, err := g.FS.OpenWrite(path.Join(g.Dir, format.MarkName))

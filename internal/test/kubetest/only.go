@@ -26,7 +26,7 @@ func Wanted() bool { return os.Getenv(Variable) == Required || All() }
 // All reports whether tests for which a fake is enough must also run on an API server.
 func All() bool { return os.Getenv(Variable) == Everything }
 
-// Only skips a test that needs an API server, unless Wanted returns true.
+// Only is for tests that need an API server. It skips such a test unless Wanted returns true.
 func Only(t testing.TB) {
 	t.Helper()
 	if !Wanted() {

@@ -342,8 +342,8 @@ func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	return answer
 }
 
-// outside reports whether n is less than the bound least or greater than the bound most. A bound of 0 means that n is
-// not bounded on that side.
+// outside reports whether n is outside of the bounds. The bound least is the smallest permitted number, and most is
+// the largest. A bound of 0 means that n is not bounded on that side.
 func outside(n, least, most int64) bool { return least != 0 && n < least || most != 0 && n > most }
 
 func compareBy(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {

@@ -125,9 +125,9 @@ func settle() {
 }
 
 // Away stops the server: it closes the connections, and no longer listens. The data remains, and no lease expires.
-// Before that, Away waits until the requests that were sent have reached the server. Otherwise gRPC would retry a
-// stream that the server has not seen, and meanwhile hold a mutex for which the sender of the stream waits. Virtual
-// time does not pass while a goroutine waits for a mutex, so the bubble would hang.
+// Before Away closes the connections, it waits until the requests that were sent have reached the server. Otherwise
+// gRPC would retry a stream that the server has not seen, and meanwhile hold a mutex for which the sender of the
+// stream waits. Virtual time does not pass while a goroutine waits for a mutex, so the bubble would hang.
 func (s *Server) Away() {
 	settle()
 	s.running.Lock()

@@ -33,8 +33,8 @@ type version struct {
 	kv       *mvccpb.KeyValue
 }
 
-// change is one change of a key. The field before is the state of the key before the change, or nil if the key did
-// not exist.
+// change is one change of a key. The field named before holds the state of the key before the change, or nil if the
+// key did not exist.
 type change struct {
 	event  *mvccpb.Event
 	before *mvccpb.KeyValue

@@ -93,8 +93,8 @@ func snippets(text string) (found []snippet) {
 	return found
 }
 
-// spans returns the code in the sentences of a paragraph. Code begins with some backticks and ends with the same
-// number of backticks.
+// spans returns the code in the sentences of a paragraph. Code begins with one or more backticks, and ends with the
+// same number of backticks.
 func spans(line int, paragraph []string) (found []snippet) {
 	for i, l := range paragraph {
 		// In a row of a table, code ends at the end of the row at the latest, and a vertical bar in code is written with a

@@ -12,8 +12,8 @@ import (
 
 // CheckTree checks commands against the command line of a program: each command in the pages below root that runs the
 // program, and each example in the program's help. It runs none of them. The pages must contain at least as many such
-// commands as the argument least, so that a check that finds none cannot pass. The function command creates a new
-// command line.
+// commands as the argument least, so that a check that finds none cannot pass. The argument command is a function
+// that creates a new command line.
 func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(root)

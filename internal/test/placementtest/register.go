@@ -111,7 +111,7 @@ func (r *run) start(d *Disk, name, address string, want error) *Process {
 	return p
 }
 
-// again starts a process on the disk, and stops it.
+// again makes a shard start once more on the disk: it starts a process, and stops it.
 func (r *run) again() {
 	r.Helper()
 	r.start(&r.disk, "a", here, nil).stop()

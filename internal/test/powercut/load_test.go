@@ -42,7 +42,7 @@ type known struct {
 	keys map[string]string
 }
 
-// recording is a load on a disk. It consists of the writes to the disk, the acknowledgements, and the content of
+// recording describes a load that has run on a disk: the writes to the disk, the acknowledgements, and the content of
 // etcd.
 type recording struct {
 	fs      *fileSystem

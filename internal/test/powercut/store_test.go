@@ -56,8 +56,8 @@ func newEtcdOf(t *testing.T) *etcdOf {
 	return &etcdOf{client: c}
 }
 
-// next returns an etcdOf for a new store. At first, the store has the content before, which another store had at an
-// earlier moment. If before is nil, the store is empty.
+// next returns an etcdOf for a new store. If the argument before is not nil, the store begins with this content,
+// which another store had at an earlier moment. Otherwise the store is empty at first.
 func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, error) {
 	name := fmt.Sprintf("cut-%d", stores.Add(1))
 	next := &etcdOf{client: e.client, prefix: registry.PrefixDefault + "/" + name + "/"}

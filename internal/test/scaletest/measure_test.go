@@ -113,7 +113,7 @@ func (c *cluster) requests(t *testing.T) requests {
 	return maps.Clone(c.audited.requests)
 }
 
-// audited holds the counts for the part of the audit log that was read so far.
+// audited holds the counts for the part of the audit log that has been read so far.
 type audited struct {
 	bytes    int64 // bytes of the log that were read
 	requests requests

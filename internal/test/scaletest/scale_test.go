@@ -109,7 +109,7 @@ func (c *cluster) lives(t *testing.T) {
 		return
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operates))
-	// The process is gone, or is a zombie: the operator has exited, and its status was not collected yet.
+	// The process is gone, or is a zombie: the operator has exited, and its status has not been collected yet.
 	if err != nil || bytes.Contains(stat, []byte(") Z ")) {
 		t.Fatalf("the operator has ended by itself: %s", lastLine(c.said))
 	}

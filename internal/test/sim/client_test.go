@@ -161,7 +161,7 @@ func (w *world) perform(op *operation, random *rand.Rand, p *process, n uint64) 
 }
 
 // choose returns a process that claims to lead, or nil if there is none. With a probability of one in eight, it
-// returns any process instead. If anybody is set, the probability is more than one half.
+// returns any process instead. If the argument anybody is true, this probability is more than one half.
 func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	all := w.processes()
 	if len(all) == 0 {

@@ -18,7 +18,7 @@ import (
 
 const hostileBlock = 4096
 
-// hostile is a disk that refuses to read a block during the next start.
+// hostile describes a block that a disk refuses to read during the next start.
 type hostile struct {
 	disk   *vfstest.Mem
 	name   string // name of the file

@@ -114,7 +114,7 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 }
 
 // await waits until the trap catches a message, and returns the message. In the meantime it repeatedly calls
-// meanwhile(). If the trap has caught nothing by the time limit most, await returns nil.
+// meanwhile(). If the trap has caught nothing when the time in the argument most has passed, await returns nil.
 func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhile func()) *raftpb.Message {
 	defer w.layTrap(nil)
 	for end := time.Now().Add(most); time.Now().Before(end); {
@@ -132,9 +132,10 @@ func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhil
 	return nil
 }
 
-// contrast waits for a situation with two leaders: the process leads has been elected, and the process led still
-// believes that it leads. Clients then write through the new leader and read through the old one. If the situation
-// does not arise soon, contrast returns false. In either case, it reconnects all machines before it returns.
+// contrast waits for a situation with two leaders: a process that has been elected (the argument leads), and a
+// process that still believes that it leads (the argument led). Clients then write through the new leader and read
+// through the old one. If the situation does not arise soon, contrast returns false. In either case, it reconnects
+// all machines before it returns.
 func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 	defer w.connect()
 	is := false

@@ -75,7 +75,7 @@ var safetyRules = []safetyRule{
 
 // These are the oracles that may report a missing rule.
 var (
-	// lost is for rules without which an applied entry or a vote is lost, or differs between replicas.
+	// lost contains the oracles for rules without which an applied entry or a vote is lost, or differs between replicas.
 	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead}
 	stale = []oracle{oracleLinear} // for rules without which a client sees an outdated state
 )

@@ -240,8 +240,8 @@ func (w *world) compact(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// appliedByAll returns the highest index that all members have applied, according to the leader's membership. It
-// returns 0 if there is no leader, or if some member is not running.
+// appliedByAll returns the highest index that has been applied by every member in the leader's membership. It returns
+// 0 if there is no leader, or if some member is not running.
 func (w *world) appliedByAll() uint64 {
 	leader := w.leader()
 	if leader == nil {

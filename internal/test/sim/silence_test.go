@@ -86,8 +86,8 @@ func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// reconnect restores a machine's connections in both directions. It restores the connections with the machine only,
-// or with all other machines if only is nil.
+// reconnect restores a machine's connections in both directions. The argument only is the one machine to which they
+// are restored. If it is nil, the connections to all other machines are restored.
 func (w *world) reconnect(m, only *machine) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

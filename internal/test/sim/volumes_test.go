@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mayLose reports whether the loss of a machine's disk would lose no data. This is the case if a quorum of the other
-// members holds everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the membership
-// does not change.
+// mayLose reports whether a machine's disk may be lost without a loss of data. This is the case if a quorum of the
+// other members holds everything, so no other voter may be lost or damaged. The caller holds o.mu, so that the
+// membership does not change.
 func (w *world) mayLose(o *operator, m *machine) bool {
 	if o.changing {
 		return false

@@ -88,7 +88,8 @@ func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine
 	return true
 }
 
-// only connects the machines for which open() returns true, and drops all messages between the others.
+// only changes the network: it connects the machines for which open() returns true, and drops all messages between
+// the others.
 func (w *world) only(open func(from, to int) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

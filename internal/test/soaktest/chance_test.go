@@ -17,7 +17,7 @@ var byChance = regexp.MustCompile(
 	`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|IntN|Int32N|Int64|Int64N|Uint32|Uint32N|Uint64|Uint64N|Float64|Perm|Shuffle)\(|` +
 		`NewPCG\([^)]*time\.Now|\bquick\.Check\(`)
 
-// mayBeByChance lists files that use random values, where these values cannot affect the result of a test.
+// mayBeByChance lists files that may use random values, because these cannot affect the result of a test.
 var mayBeByChance = []string{
 	"controllers/shardpool_process_test.go",    // addresses of the loopback network
 	"internal/test/scaletest/cluster_test.go",  // addresses of the loopback network

@@ -40,8 +40,8 @@ func Pick[N any](normal, long, short N) N {
 	return normal
 }
 
-// Only skips a test unless this run is a soak. It is for tests that load the whole machine, draw random cases, or
-// take long. The argument part names the part of the soak that runs the test (log, raft, proc, kube or eco). The
+// Only is for tests that load the whole machine, draw random cases, or take long. It skips such a test unless this
+// run is a soak. The argument part names the part of the soak that runs the test (log, raft, proc, kube or eco). The
 // argument why is the reason in a few words.
 func Only(t testing.TB, part, why string) {
 	t.Helper()
@@ -50,9 +50,9 @@ func Only(t testing.TB, part, why string) {
 	}
 }
 
-// Seed returns the seed for a test: the value of SHEAF_SEED if it is set, otherwise a random seed in a soak, and the
-// argument fixed outside of a soak. In a soak, Seed also writes the seed to the report. Seed fails the test if
-// SHEAF_SEED is not a number.
+// Seed returns the seed for a test. If SHEAF_SEED is set, this is its value. Otherwise it is a random number if the
+// run is a soak, and the argument fixed in all other runs. In a soak, Seed also writes the seed to the report. Seed
+// fails the test if SHEAF_SEED is not a number.
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
 	seed := fixed

@@ -124,7 +124,7 @@ func TestFaultByOffsetNameSkipAndCount(t *testing.T) {
 }
 
 // TestRule5_FailedSyncDropsData checks what happens after a failed sync: the data can still be read, and later syncs
-// succeed, but a power cut loses the data. It survives only if it was written again.
+// succeed, but a power cut loses the data. Only data that was written again after the failed sync survives.
 func TestRule5_FailedSyncDropsData(t *testing.T) {
 	f, m, file := faultyFile(t, fill(4, 1))
 	writeAt(t, file, fill(4, 101), 0)

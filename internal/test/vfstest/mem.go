@@ -74,7 +74,7 @@ func (m *Mem) SetCapacity(bytes int64) {
 	m.capacity = bytes
 }
 
-// SetCheapOverwrite sets the result of CheapOverwrite for all files. It is false at first.
+// SetCheapOverwrite sets the result of CheapOverwrite for all files. By default, the result is false.
 func (m *Mem) SetCheapOverwrite(cheap bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -127,8 +127,8 @@ func (n *memNode) touch(s int64) {
 	n.dirty[s] = onDisk
 }
 
-// grow allocates pages for the bytes from offset to end as long as there is free space, and returns the offset up to
-// which it has succeeded.
+// grow allocates pages for the bytes from offset to end, until no free space remains. It returns the offset up to
+// which there are pages.
 func (m *Mem) grow(n *memNode, offset, end int64) int64 {
 	for i := offset / pageBytes; i*pageBytes < end; i++ {
 		for int64(len(n.pages)) <= i {
@@ -231,7 +231,7 @@ func (n *memNode) drop() {
 }
 
 // readLost corrects the result of a direct read. Data that a failed sync has lost is still in the page cache, which a
-// direct read bypasses. So readLost replaces this data in b by the content of the disk. The argument offset is the
+// direct read bypasses. So readLost replaces this data in b with the content of the disk. The argument offset is the
 // position of b in the file, at the beginning of a sector.
 func (n *memNode) readLost(b []byte, offset int64) {
 	if len(n.lost) == 0 {

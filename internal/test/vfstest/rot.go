@@ -1,8 +1,8 @@
 package vfstest
 
-// Rot changes bytes of a file without a write, as a bad disk does. The function change receives the bytes that are on
-// the disk. If a part of the range is beyond the end of the file, or was not synced yet, it is not on the disk. In
-// this case Rot changes nothing and returns false.
+// Rot changes bytes of a file without a write, as a bad disk does. It passes the bytes that are on the disk to the
+// function change. If a part of the range is beyond the end of the file, or has not been synced yet, it is not on the
+// disk. In this case Rot changes nothing and returns false.
 func (m *Mem) Rot(name string, offset, length int64, change func([]byte)) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
