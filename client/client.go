@@ -304,7 +304,7 @@ type call struct {
 // target is the destination of an attempt.
 type target struct {
 	conn    grpc.ClientConnInterface
-	epoch   uint64 // target is the server to which an attempt is sent.
+	epoch   uint64 // epoch of the routing that chose the target
 	gateway bool
 	place   uint32 // index of the gateway in Config.Addresses
 	tenure  *liveness.Tenure

@@ -30,7 +30,7 @@ type rewriting struct {
 	prefix  []object.SegmentRef
 	end     uint64 // last index of prefix; reads as of an index at or above it remain exact
 	bound   uint64 // index of the last version before the window begins; this version is kept
-	bytes   int64  // last index of prefix; reads as of this index or a later one remain exact
+	bytes   int64  // size in bytes at which a segment of the new base ends
 	now     time.Time
 	keep    []uint64 // indexes of the versions that are kept, in increasing order
 	dropped int64    // number of versions that are left out
