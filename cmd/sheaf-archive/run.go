@@ -13,8 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	// Root certificates of public authorities, because the image contains nothing but the program.
-	_ "golang.org/x/crypto/x509roots/fallback"
+	_ "golang.org/x/crypto/x509roots/fallback" // root certificates of public authorities: the image has no other files
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
