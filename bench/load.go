@@ -52,7 +52,8 @@ type loadBench struct {
 	outcome
 }
 
-// Load measures loads, starts, puts and gets, and compares them with the limits of the machine.
+// Load benchmarks the loading of groups, the start of shards, and the operations put and get. It compares the results
+// with the limits of the machine.
 func Load(ctx context.Context, opts LoadOptions) (*result.Report, error) {
 	b := &loadBench{opts: opts, outcome: outcome{Options: opts.Options}}
 	return loadParts.measure(ctx, b, &b.outcome, "load")

@@ -75,7 +75,7 @@ type issuers struct {
 	condition func(name string) (status, why string) // condition of a Certificate that is not signed; nil if it has none
 }
 
-// issue signs each Certificate that its issuer has not signed yet as requested.
+// issue signs each Certificate that is unsigned, and each one whose signed certificate no longer matches the request.
 func (i *issuers) issue(ctx context.Context) {
 	GinkgoHelper()
 	all, err := i.play.listCertificates(ctx)

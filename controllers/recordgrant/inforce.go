@@ -45,9 +45,9 @@ type asked struct {
 	behind  map[types.UID]time.Time // maps a pod's UID to the time when its process fell behind
 }
 
-// enforced determines whether the processes of a store use the current table, and records the result in the Book. out
-// is the outcome of writing the table. The returned force is nil if the answer is not known yet. The returned outcome
-// contains the pause before the processes have to be asked again.
+// enforced determines whether a store's processes enforce the current table, and records the result in the Book. The
+// argument out is the outcome of writing the table. The first result is nil if it is not known yet whether the table is
+// enforced. The returned outcome says after how long the processes must be queried again.
 func (r *Reconciler) enforced(ctx context.Context, key types.NamespacedName, version int64, out step.Outcome) (
 	force *fleet.GrantsInForce, _ step.Outcome) {
 	switch {

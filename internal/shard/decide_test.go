@@ -22,8 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone creates shard a with an in-memory volume. The first load has begun, and none of the shard's goroutines is
-// running.
+// lone creates a shard named "a" on an in-memory volume. Its first load is marked as begun, but none of its goroutines
+// has been started.
 func lone(t testing.TB) *Shard {
 	t.Helper()
 	s := unbegun(t)

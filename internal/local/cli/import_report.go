@@ -87,7 +87,8 @@ func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	if hasAttributes(int(f.Fd())) {
 		n.attributes.Add(1)
 	}
-	// A file that is compressed, or was written recently, may have few blocks without having a hole.
+	// Fewer blocks than the size needs do not prove that the file has a hole, because a file system may have compressed
+	// the file, or not yet have allocated its blocks. Therefore, the file system is asked for the first hole.
 	const block = 512
 	if st.Blocks*block < st.Size {
 		if hole, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_HOLE); err == nil && hole < st.Size {

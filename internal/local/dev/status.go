@@ -146,7 +146,8 @@ func (s *Status) summarize(copies int) {
 	s.Summary = page.Summarize(&f)
 }
 
-// addLoad adds the load of a shard to the sum. Shards load in parallel, from one device.
+// addLoad adds one shard's progress in loading to sum. All shards load in parallel from the same device. Therefore, the
+// device's rate is the highest of the shards' measurements, and not their sum.
 func addLoad(sum, l *recordv1.Load) {
 	sum.Add(l)
 	sum.DeviceBytesPerSecond = max(sum.GetDeviceBytesPerSecond(), l.GetDeviceBytesPerSecond())

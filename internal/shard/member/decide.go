@@ -224,8 +224,8 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 	case v.isMember() && len(here) == 0 && IsShared(v.Group):
 		return keep(Standing{Reason: r.away(v.Group)})
 	case v.isMember() && r != nil && (r.NeverReported || r.Phase == Lost):
-		// Another shard has created the same group, and reported it first. The replica that this shard created never
-		// served, and is not the one that etcd places on this shard.
+		// Another shard has created the same group, and reported it first. The replica that this shard created has never
+		// served any calls, and the members in etcd do not include it.
 		return stay(r)
 	case v.isMember():
 		return Action{Kind: MarkLost}

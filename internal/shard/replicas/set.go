@@ -207,10 +207,10 @@ func (s *Set) See(view placement.View) {
 	}
 }
 
-// Retire retires the Raft ids of all replicas that etcd places on this shard at the start, because an earlier process
-// may have begun these replicas. The caller must call it before etcd can assign a new replica to the shard. The first
-// view is certain to contain all such ids: before a replica is begun, the volume records the revision of etcd that
-// names the replica, and the shard follows no view older than that.
+// Retire retires the Raft ids of all replicas that etcd assigns to this shard at startup, because an earlier process
+// may already have started these replicas. The caller must call it before etcd can assign a new replica to the shard.
+// The first view contains every such id: before a shard starts a replica, it stores on its volume the etcd revision at
+// which the replica was assigned, and a shard never accepts a view older than the stored revision.
 func (s *Set) Retire(view placement.View) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -124,7 +124,7 @@ type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
 	lacks  map[string]*lack // for each shard that does not serve all of its groups
-	stuck  map[string]bool  // copies with a finding of their own; a key is group/shard
+	stuck  map[string]bool  // copies that are reported as separate findings; a key is group/shard
 	here   map[string]bool  // copies that are served and have all their files; a key is group/shard
 	waits  string           // why a group is not placed; empty if every group is placed, or if the reason is unknown
 	whole  bool             // value of Facts.Whole

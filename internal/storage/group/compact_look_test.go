@@ -97,7 +97,7 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 }
 
 // TestVersionsThatRetentionKeepsMakeNoCompactionDue checks that versions kept by Retention.Versions do not count as
-// superseded. A compaction becomes due only when the same number of bytes has been superseded again.
+// superseded. After a compaction has kept some, the next one is due only when as many further bytes are superseded.
 func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 	opts.Retention.Versions = 3

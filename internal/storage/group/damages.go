@@ -110,8 +110,8 @@ func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	return nil
 }
 
-// inRange returns a *DamageError if bad bytes in a segment may hold a later entry that has made the entries with
-// indexes from lo to hi void. A walk that ends before the bad bytes does not find such damage itself.
+// inRange returns a *DamageError if bad bytes in the segment of v may hold a later entry that replaced entries with
+// indexes from lo to hi, as entries of a new leader do. A scan that stops before the bad bytes does not find the damage.
 func (d *damages) inRange(v view, lo, hi uint64) error {
 	if !d.any() || !v.incomplete {
 		return nil

@@ -91,7 +91,8 @@ func OwnMounts() error {
 	if HasOwnMounts() || os.Geteuid() != 0 {
 		return nil
 	}
-	runtime.LockOSThread() // the namespace belongs to this thread, until exec terminates the other threads
+	// Only this thread gets the namespace. The goroutine stays on it until exec, which terminates all other threads.
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		if errors.Is(err, unix.EPERM) {

@@ -34,9 +34,9 @@ type windowSlot struct {
 	at        int64 // time when this replica applied or declined the write, or read the window from the log
 	crc       uint32
 	delete    bool
-	// role is written, refused or nothing. For the roles refused and nothing, the write created no entry, and index is
-	// the index of the version that was the newest one when the write was declined, or 0 if there was no version. No
-	// log holds such a write, so it is forgotten when this process exits.
+	// role is one of the constants written, refused and nothing. If it is refused or nothing, the write created no
+	// entry, and the field index holds the newest version at the time of the decision, or 0 if there was none. No log
+	// holds such a write, so it is forgotten when this process exits.
 	role     role
 	ifAbsent bool // IfAbsent of a refused write's condition
 }

@@ -258,7 +258,8 @@ func (v *verifier) damage(damages ...format.Damage) {
 	}
 }
 
-// count reports the number of bytes read to Progress, and limits the read rate.
+// count adds bytes to the total and passes them to the callback Progress. To limit the read rate, it waits until the
+// total is due.
 func (v *verifier) count(bytes int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
