@@ -111,7 +111,7 @@ func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 }
 
 // inRange returns a *DamageError if bad bytes in the segment of v may hold a later entry that replaced entries with
-// indexes from lo to hi, as entries of a new leader do. A scan that stops before the bad bytes does not find the damage.
+// indexes from lo to hi, as entries of a new leader do. A scan that stops before the bad bytes does not find it.
 func (d *damages) inRange(v view, lo, hi uint64) error {
 	if !d.any() || !v.incomplete {
 		return nil
