@@ -37,8 +37,8 @@ const (
 // All bytes fields that hold a UUID have 16 bytes. A call that names another store or another shard is refused with
 // FAILED_PRECONDITION, because addresses are reused.
 //
-// The source of a restore (`sheaf-archive source`) serves only FetchGroup. A source has no name, so `to_shard` is empty.
-// Its DATA_LOSS means that the archive lacks a part of the group. The message names the group and the object.
+// The source of a restore (`sheaf-archive source`) serves only FetchGroup. A source has no name, so `to_shard` is
+// empty. Its DATA_LOSS means that the archive lacks a part of the group. The message names the group and the object.
 type PeerServiceClient interface {
 	// Exchange carries the Raft messages of all groups from one shard to another: one stream for each ordered pair of
 	// shards. Messages may be lost at any time, as Raft expects. Messages arrive in the order in which they were sent,
@@ -138,8 +138,8 @@ type PeerService_FetchBlobClient = grpc.ServerStreamingClient[FetchBlobResponse]
 // All bytes fields that hold a UUID have 16 bytes. A call that names another store or another shard is refused with
 // FAILED_PRECONDITION, because addresses are reused.
 //
-// The source of a restore (`sheaf-archive source`) serves only FetchGroup. A source has no name, so `to_shard` is empty.
-// Its DATA_LOSS means that the archive lacks a part of the group. The message names the group and the object.
+// The source of a restore (`sheaf-archive source`) serves only FetchGroup. A source has no name, so `to_shard` is
+// empty. Its DATA_LOSS means that the archive lacks a part of the group. The message names the group and the object.
 type PeerServiceServer interface {
 	// Exchange carries the Raft messages of all groups from one shard to another: one stream for each ordered pair of
 	// shards. Messages may be lost at any time, as Raft expects. Messages arrive in the order in which they were sent,
