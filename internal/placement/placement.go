@@ -24,6 +24,17 @@ type Meta struct {
 	// EpochBase is added to etcd's revision to get the routing epoch. It makes the epoch increase even if etcd is
 	// created anew and its revisions begin again.
 	EpochBase uint64 `json:"epochBase,omitempty"`
+	// Restore is not nil if the store was created from an archive.
+	Restore *Restore `json:"restore,omitempty"`
+}
+
+// Restore says from which archive a store is restored. It is part of Meta. docs/archive.md, "Restore", has the rules.
+type Restore struct {
+	// Source is host:port of the process that serves the groups of the archive (`sheaf-archive source`).
+	Source string `json:"source"`
+	// Listing means that the keys of the groups are still being written. While Listing is set, nobody creates or places
+	// a group, because a group without a key might be in the archive.
+	Listing bool `json:"listing,omitempty"`
 }
 
 // Validate returns an error that describes what is wrong with the properties and how to correct it, or nil.
@@ -131,6 +142,11 @@ type Group struct {
 	// Everywhere is an index up to which every member has the complete log, according to the leader's last report. With
 	// this index, not only the leader but also the followers know which tombstones they may drop.
 	Everywhere uint64 `json:"everywhere,omitempty"`
+
+	// Restoring means that the group must be installed from the source of the restore (Meta.Restore), and that no shard
+	// has reported this yet. Such a group has no members, and is never created empty. Its target names the shards that
+	// should hold it; the first of them installs the group. Only the write that reports the first member clears Restoring.
+	Restoring bool `json:"restoring,omitempty"`
 
 	// Deleted is the time, in UTC, at which the group was deleted. It is empty if the group exists. The key of a deleted
 	// group is kept, because a missing key would mean that etcd was rolled back (safety rule 9). Views never contain
