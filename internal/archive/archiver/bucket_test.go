@@ -90,6 +90,9 @@ type view struct {
 	rate   float64       // probability of a fault in one call
 	fired  map[fault]int // number of times that each fault occurred
 	only   fault         // if set, no other fault occurs
+	// damaged is the number of reads of each object, one after another, that were damaged on their way. It stays below
+	// readTries, because an archiver takes an object for damaged otherwise (TestAnObjectIsLost).
+	damaged map[string]int
 
 	steps   int    // number of calls so far
 	killAt  int    // this call and all later ones fail; 0 means never
@@ -103,7 +106,8 @@ type view struct {
 var _ bucket.Bucket = (*view)(nil)
 
 func newView(m *memory, seed uint64, rate float64) *view {
-	return &view{memory: m, rng: rand.New(rand.NewPCG(seed, 1)), rate: rate, fired: make(map[fault]int)}
+	return &view{memory: m, rng: rand.New(rand.NewPCG(seed, 1)), rate: rate, fired: make(map[fault]int),
+		damaged: make(map[string]int)}
 }
 
 // change changes which faults occur from now on.
@@ -209,14 +213,30 @@ func (v *view) Open(_ context.Context, name string, offset, length int64) (io.Re
 	if length >= 0 {
 		b = b[:min(length, int64(len(b)))]
 	}
-	if len(b) > 0 && v.hits(faultShort) {
+	return io.NopCloser(bytes.NewReader(v.damage(name, b))), nil
+}
+
+// damage returns the content of an object as it arrives.
+func (v *view) damage(name string, b []byte) []byte {
+	v.memory.mu.Lock()
+	damaged := v.damaged[name]
+	delete(v.damaged, name)
+	v.memory.mu.Unlock()
+	if len(b) == 0 || damaged == readTries-1 {
+		return b
+	}
+	short, flipped := v.hits(faultShort), v.hits(faultFlipped)
+	if short {
 		b = b[:v.number(len(b))]
 	}
-	if len(b) > 0 && v.hits(faultFlipped) {
+	if flipped && len(b) > 0 {
 		b = bytes.Clone(b)
 		b[v.number(len(b))] ^= 1 << v.number(8)
 	}
-	return io.NopCloser(bytes.NewReader(b)), nil
+	if short || flipped {
+		v.change(func(v *view) { v.damaged[name] = damaged + 1 })
+	}
+	return b
 }
 
 func (v *view) Stat(_ context.Context, name string) (bucket.Info, error) {

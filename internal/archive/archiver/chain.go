@@ -23,6 +23,9 @@ type chain struct {
 	number   atomic.Uint64 // number of the last existing object; may be read by any goroutine
 	previous uint32        // CRC of the last object's envelope
 	at       time.Time     // creation time of the last object
+	// fence is the number of the log object with which this archiver took over. It is set before any catalogue is
+	// created, and does not change any more.
+	fence uint64
 }
 
 // add creates the next log object, and returns its number and envelope. The argument body holds the pieces in the
@@ -62,11 +65,7 @@ func (c *chain) named(ctx context.Context, err error) error {
 	if !errors.As(err, &other) {
 		return err
 	}
-	var l object.Log
-	_, readErr := c.objects.header(ctx, object.LogName(c.number.Load()+1), object.KindLog, func() object.Header {
-		l = object.Log{}
-		return &l
-	})
+	_, l, readErr := c.objects.logHeader(ctx, c.number.Load()+1)
 	if readErr == nil {
 		other.Writer, other.Epoch = l.Writer, l.Epoch
 	}
@@ -78,11 +77,7 @@ func (c *chain) named(ctx context.Context, err error) error {
 // creates new catalogues, so that readers no longer need the damaged object.
 func (c *chain) read(ctx context.Context, each func(number uint64, e object.Envelope, l *object.Log)) (bool, error) {
 	number := c.number.Load() + 1
-	var l *object.Log
-	e, err := c.objects.header(ctx, object.LogName(number), object.KindLog, func() object.Header {
-		l = new(object.Log)
-		return l
-	})
+	e, l, err := c.objects.logHeader(ctx, number)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
@@ -109,9 +104,10 @@ func (c *chain) begin(ctx context.Context, each func(number uint64, e object.Env
 	last := c.epoch
 	for {
 		c.epoch = last + 1
-		_, _, err := c.add(ctx, []object.Piece{}, nil)
+		number, _, err := c.add(ctx, []object.Piece{}, nil)
 		var other *TakenOverError
 		if !errors.As(err, &other) {
+			c.fence = number
 			return err
 		}
 		c.epoch = last

@@ -150,7 +150,7 @@ func (a *Archiver) copyGroup(ctx context.Context, id uuid.UUID) (g *group, err e
 	}
 	number := a.damaged[id] + 1
 	if err := a.claimCatalogue(ctx, number, &catalogue); err != nil {
-		return nil, err
+		return a.foundInstead(ctx, id, err)
 	}
 	return &group{id: id, name: m.Identity.Name, catalogue: catalogue, number: number, next: d.Index}, nil
 }

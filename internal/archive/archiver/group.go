@@ -45,10 +45,13 @@ type group struct {
 	gone         bool
 	goneNoted    bool // a piece or a catalogue records that the group is gone
 
-	skipped  bool // ignored for the rest of the round, because its new entries were invalid or not available
-	hasGap   bool // at the start, pieces were missing, so the pieces after the gap were ignored
-	isBroken bool // objects are missing or damaged, so a new catalogue is needed soon
+	skipped  bool  // ignored for the rest of the round, because its new entries were invalid, forgotten or not available
+	gap      error // why pieces were missing when the group was read from the bucket; the pieces after them were ignored
+	isBroken bool  // objects are missing or damaged, so a new catalogue is needed soon
 }
+
+// isKnown reports whether the group has a catalogue that can be used.
+func (g *group) isKnown() bool { return g.catalogue.Group == g.id }
 
 // loose is a piece of a log object whose entries are not in a segment yet.
 type loose struct {
@@ -91,9 +94,10 @@ func (g *group) addHole(from, to uint64) {
 	g.newHoles = mergeHole(g.newHoles, object.Hole{From: from, To: to})
 }
 
-// forget drops everything that no log object records, so that it is requested from the source again.
+// forget drops the new entries in memory, so that the next round requests them from the source again. The rest of this
+// round must not add any entry, because those before it would be missing.
 func (g *group) forget() {
-	g.news = nil
+	g.news, g.skipped = nil, true
 	g.next, g.readAt = max(g.covered(), g.freshThrough), time.Time{}
 }
 

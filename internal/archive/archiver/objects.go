@@ -226,6 +226,16 @@ func (o *objects) header(ctx context.Context, name string, kind object.Kind, to 
 	return e, err
 }
 
+// logHeader reads the header of a log object (see header).
+func (o *objects) logHeader(ctx context.Context, number uint64) (object.Envelope, *object.Log, error) {
+	var l *object.Log
+	e, err := o.header(ctx, object.LogName(number), object.KindLog, func() object.Header {
+		l = new(object.Log)
+		return l
+	})
+	return e, l, err
+}
+
 // list calls a function with the names of all objects that begin with the given prefix and sort after a given name,
 // until the function returns false.
 func (o *objects) list(ctx context.Context, prefix, after string, each func(name string) bool) error {

@@ -10,7 +10,6 @@ import (
 
 	"sheaf.dev/sheaf/internal/archive/reader"
 	"sheaf.dev/sheaf/internal/storage/group/format"
-	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
 // Archivers leave behind an archive after faults, kills, pauses and compactions. Package reader must be able to read
@@ -29,11 +28,7 @@ func TestTheReaderAnswersWhatWasWritten(t *testing.T) {
 				w.phase(seed*100 + n*10)
 			}
 			w.calm()
-			b := archivetest.NewMemory() // used because its listings return the sizes of objects
-			for _, name := range w.memory.names("") {
-				content, _ := w.memory.get(name)
-				b.Set(name, content)
-			}
+			b := w.memory.copy()
 			report, err := reader.Verify(t.Context(), b, w.model.store, nil, reader.VerifyOptions{})
 			if err != nil || len(report.Problems) > 0 || report.Records == 0 || report.Blobs == 0 {
 				t.Fatalf("report %+v, error %v", report, err)

@@ -88,7 +88,8 @@ func (a *Archiver) isDue(g *group) bool {
 }
 
 // writeCatalogue moves the pieces that are only in log objects to segments, and creates a catalogue that lists these
-// segments and the fresh ones. If a log object cannot be read, it changes nothing, and tries again later.
+// segments and the fresh ones. If a log object cannot be read, it changes nothing, and tries again later. If a
+// predecessor has created a catalogue of this number meanwhile, writeCatalogue adopts that one instead.
 func (a *Archiver) writeCatalogue(ctx context.Context, g *group) error {
 	rolled, err := a.roll(ctx, g)
 	var source sourceError
@@ -108,7 +109,7 @@ func (a *Archiver) writeCatalogue(ctx context.Context, g *group) error {
 	}
 	slices.SortStableFunc(c.Segments, func(a, b object.SegmentRef) int { return cmp.Compare(a.First, b.First) })
 	if err := a.claimCatalogue(ctx, g.number+1, &c); err != nil {
-		return err
+		return a.adoptCatalogue(ctx, g, err)
 	}
 	g.number, g.catalogue, g.loose, g.fresh, g.isBroken = g.number+1, c, nil, nil, false
 	return nil

@@ -134,12 +134,18 @@ func (a *Archiver) takeBlob(ctx context.Context, g *group, e *format.Entry) erro
 // the group's pieces in log objects can be read.
 var errNoRoom = sourceError{errors.New("its news wait until its pieces in log objects can be read")}
 
+// errForgotten means that the entries of a group that were in memory were dropped in the middle of a round.
+var errForgotten = sourceError{errors.New("its news are requested again in the next round")}
+
 // takeEntry adds one entry. If the memory limit is reached, it first makes room.
 func (a *Archiver) takeEntry(ctx context.Context, g *group, e *format.Entry) error {
 	bytes := format.FrameBytes(len(e.Attributes), len(e.Data))
 	if a.pending+bytes+format.SegmentHeaderBytes > a.limits.pendingBytes {
 		if err := a.makeRoom(ctx); err != nil {
 			return err
+		}
+		if g.skipped {
+			return errForgotten
 		}
 		if a.pending+bytes+format.SegmentHeaderBytes > a.limits.pendingBytes {
 			return errNoRoom
@@ -149,6 +155,9 @@ func (a *Archiver) takeEntry(ctx context.Context, g *group, e *format.Entry) err
 	if errors.Is(err, pieces.ErrSpan) { // first archive the entries in memory, so that this one begins a new segment
 		if err := a.cut(ctx); err != nil {
 			return err
+		}
+		if g.skipped {
+			return errForgotten
 		}
 		if g.news != nil {
 			return errNoRoom

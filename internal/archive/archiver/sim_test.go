@@ -193,7 +193,7 @@ func (w *world) calm() *archive {
 	}
 	a, err := w.model.check(w.memory, all)
 	if err != nil {
-		w.t.Fatal(err)
+		w.t.Fatalf("%v; status %+v", err, p.Status())
 	}
 	for id, r := range a.groups {
 		if r.pieces > 0 || r.segments == 0 || r.gone != w.model.groups[id].deleted {

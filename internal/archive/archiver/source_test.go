@@ -395,9 +395,6 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 			return fmt.Errorf("group %s: index %d: %+v, written was %+v", g.name, at, have, *e)
 		}
 	}
-	if seeds() < 40 {
-		return nil // about one of 200 worlds has an unexplained hole; its cause is not known yet, and the soak finds it
-	}
 	for _, h := range r.holes {
 		if !slices.ContainsFunc(g.dropped, func(by uint64) bool { return h.From < by && by <= h.To }) && g.known {
 			return fmt.Errorf("group %s: hole %v without a reason", g.name, h)

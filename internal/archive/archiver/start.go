@@ -14,7 +14,8 @@ import (
 )
 
 // start finds out from the bucket how far each group is archived, and takes over the chain of log objects. It writes
-// nothing until it has verified that the archive belongs to this store and that this program knows its format.
+// nothing until it has verified that the archive belongs to this store and that this program knows its format. It
+// therefore reads the archive before it takes over, and afterwards reads what predecessors have created meanwhile.
 func (a *Archiver) start(ctx context.Context) error {
 	if err := a.checkIdentity(ctx); err != nil {
 		return err
@@ -31,8 +32,11 @@ func (a *Archiver) start(ctx context.Context) error {
 	if err := a.chain.begin(ctx, a.recover); err != nil {
 		return err
 	}
+	if err := a.catchUp(ctx); err != nil {
+		return err
+	}
 	for _, g := range a.groups {
-		g.next, g.marked, g.isMarked = g.covered(), g.covered(), true
+		a.resume(g)
 	}
 	a.publish()
 	return nil
@@ -82,6 +86,18 @@ func (a *Archiver) createIdentity(ctx context.Context) error {
 
 // readCatalogues finds all groups in the bucket, and reads each group's newest catalogue.
 func (a *Archiver) readCatalogues(ctx context.Context) error {
+	return a.eachGroup(ctx, func(id uuid.UUID) error {
+		g, err := a.readCatalogue(ctx, id)
+		if err != nil {
+			return err
+		}
+		a.found(g)
+		return nil
+	})
+}
+
+// eachGroup calls a function for each group that has a folder in the bucket.
+func (a *Archiver) eachGroup(ctx context.Context, each func(id uuid.UUID) error) error {
 	const all = "g/"
 	for after := ""; ; {
 		var id uuid.UUID
@@ -97,15 +113,28 @@ func (a *Archiver) readCatalogues(ctx context.Context) error {
 		if id == uuid.Nil {
 			return nil
 		}
-		if err := a.readCatalogue(ctx, id); err != nil {
+		if err := each(id); err != nil {
 			return err
 		}
 	}
 }
 
+// found records what readCatalogue returned for a group, in place of what it returned earlier.
+func (a *Archiver) found(g *group) {
+	delete(a.groups, g.id)
+	delete(a.damaged, g.id)
+	switch {
+	case g.isKnown():
+		a.groups[g.id] = g
+	case g.number > 0:
+		a.damaged[g.id] = g.number
+	}
+}
+
 // readCatalogue reads a group's newest catalogue. Because a listing may be out of date, it also tries the numbers
-// that follow the last one listed.
-func (a *Archiver) readCatalogue(ctx context.Context, id uuid.UUID) error {
+// that follow the last one listed. If no catalogue can be used, the returned group is not known, and its number is
+// that of the newest damaged catalogue, or 0 if there is none. readCatalogue is safe for concurrent use.
+func (a *Archiver) readCatalogue(ctx context.Context, id uuid.UUID) (*group, error) {
 	var last uint64
 	if err := a.objects.list(ctx, object.CataloguePrefix(id), "", func(name string) bool {
 		if _, number, ok := object.ParseCatalogueName(name); ok {
@@ -113,31 +142,25 @@ func (a *Archiver) readCatalogue(ctx context.Context, id uuid.UUID) error {
 		}
 		return true
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	g := &group{id: id}
 	for number := max(last, 1); ; number++ {
 		found, err := a.useCatalogue(ctx, g, number)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !found {
 			break
 		}
 		g.number = number
 	}
-	for number := g.number; number > 1 && g.catalogue.Group != id; number-- {
+	for number := g.number; number > 1 && !g.isKnown(); number-- {
 		if _, err := a.useCatalogue(ctx, g, number-1); err != nil { // the newest catalogue is damaged, so use an older one
-			return err
+			return nil, err
 		}
 	}
-	switch {
-	case g.catalogue.Group == id:
-		a.groups[id] = g
-	case g.number > 0:
-		a.damaged[id] = g.number
-	}
-	return nil
+	return g, nil
 }
 
 // useCatalogue reads a catalogue into the group. It returns false if the catalogue does not exist. If the catalogue
@@ -202,33 +225,47 @@ func (a *Archiver) readChain(ctx context.Context) error {
 
 // recover records the pieces of a log object that an earlier process has created.
 func (a *Archiver) recover(number uint64, e object.Envelope, l *object.Log) {
+	recoverInto(a.groups, number, e, l)
+}
+
+func recoverInto(groups map[uuid.UUID]*group, number uint64, e object.Envelope, l *object.Log) {
 	offset := e.HeaderBytes
 	for i := range l.Pieces {
 		p := &l.Pieces[i]
-		at := offset
+		if g := groups[p.Group]; g != nil && number > g.catalogue.Log && g.gap == nil {
+			g.recover(p, loose{Range: p.Range, log: number, object: e, offset: offset, bytes: p.Bytes, at: time.Unix(0, l.Time)})
+		}
 		offset += p.Bytes
-		g := a.groups[p.Group]
-		if g == nil || number <= g.catalogue.Log || g.hasGap {
-			continue
-		}
-		if p.After > g.covered() {
-			g.hasGap, g.isBroken = true, true
-			a.board.failed(ReasonGap, fmt.Errorf("group %s: %s has its entries from %d on, those after %d are missing",
-				p.Name, object.LogName(number), p.After, g.covered()))
-			continue
-		}
-		if p.Through > g.catalogue.Through && p.Bytes > 0 {
-			g.loose = append(g.loose, loose{Range: p.Range, log: number, object: e, offset: at, bytes: p.Bytes,
-				at: time.Unix(0, l.Time)})
-		}
-		for _, h := range p.Holes {
-			g.holes = mergeHole(g.holes, h)
-		}
-		g.name, g.marked = p.Name, max(g.marked, p.Through)
-		g.gone, g.goneNoted = g.gone || p.Gone, g.gone || p.Gone
-		g.notedAt = time.Unix(0, l.Time)
-		if readAt := time.Unix(0, p.ReadAt); p.ReadAt > 0 && readAt.After(g.readAt) {
-			g.readAt, g.readNoted = readAt, readAt
-		}
 	}
+}
+
+// recover records a piece that an earlier process has created. If a piece before it is missing, recover only records
+// the gap.
+func (g *group) recover(p *object.Piece, l loose) {
+	if p.After > g.covered() {
+		g.gap = fmt.Errorf("group %s: %s has its entries from %d on, those after %d are missing", p.Name,
+			object.LogName(l.log), p.After, g.covered())
+		return
+	}
+	if p.Through > g.catalogue.Through && p.Bytes > 0 {
+		g.loose = append(g.loose, l)
+	}
+	for _, h := range p.Holes {
+		g.holes = mergeHole(g.holes, h)
+	}
+	g.name, g.marked = p.Name, max(g.marked, p.Through)
+	g.gone, g.goneNoted = g.gone || p.Gone, g.gone || p.Gone
+	g.notedAt = l.at
+	if readAt := time.Unix(0, p.ReadAt); p.ReadAt > 0 && readAt.After(g.readAt) {
+		g.readAt, g.readNoted = readAt, readAt
+	}
+}
+
+// resume makes a group that was read from the bucket continue where the bucket ends.
+func (a *Archiver) resume(g *group) {
+	if g.gap != nil {
+		g.isBroken = true
+		a.board.failed(ReasonGap, g.gap)
+	}
+	g.next, g.marked, g.isMarked = g.covered(), g.covered(), true
 }
