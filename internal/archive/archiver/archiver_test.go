@@ -596,6 +596,9 @@ func TestAStaleListHidesNothing(t *testing.T) {
 		if err, ended := s.hasEnded(); ended || s.view.fired[faultStale] == 0 {
 			t.Errorf("the archiver ended by %v", err)
 		}
+		if st := s.Status(); st.Errors[ReasonGap] != 0 {
+			t.Errorf("%d gaps, the last error is %q", st.Errors[ReasonGap], st.LastError)
+		}
 		s.current()
 	})
 }
