@@ -279,9 +279,11 @@ func (m *model) Copy(_ context.Context, id uuid.UUID) (GroupCopy, error) {
 	}}
 	manifest := format.Manifest{Identity: format.Identity{Store: m.store, Group: id, Name: g.name}, Sequence: 1}
 	var entries []format.Entry
+	var committed int64 // commit time of the last version so far
 	for _, e := range g.kept {
+		committed = max(committed, e.CommitTime)
 		void := format.Entry{
-			Kind: format.KindPut, ID: 1, Index: e.Index, Term: 1, CommitTime: e.CommitTime, Data: []byte("void"),
+			Kind: format.KindPut, ID: 1, Index: e.Index, Term: 1, CommitTime: committed, Data: []byte("void"),
 		}
 		switch m.rng.IntN(8) {
 		case 0:
