@@ -23,10 +23,12 @@ type Archiver struct {
 	// damaged holds the groups whose catalogues were all damaged when the archiver started. It maps each of them to the
 	// number of its newest catalogue.
 	damaged map[uuid.UUID]uint64
-	copies  copies
-	cache   cache                                // bodies of small log objects, kept until their pieces become segments
-	pending int64                                // size in bytes of the new entries in memory, for all groups together
-	names   atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
+	// unlisted holds groups that have pieces, although no listing had a catalogue of them when the archiver started.
+	unlisted map[uuid.UUID]bool
+	copies   copies
+	cache    cache                                // bodies of small log objects, kept until their pieces become segments
+	pending  int64                                // size in bytes of the new entries in memory, for all groups together
+	names    atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
 }
 
 // New returns an archiver. It does nothing until Run is called.
@@ -38,7 +40,8 @@ func New(opts Options) (*Archiver, error) {
 }
 
 func newArchiver(opts Options, limits limits) *Archiver {
-	a := &Archiver{opts: opts, limits: limits, groups: make(map[uuid.UUID]*group), damaged: make(map[uuid.UUID]uint64)}
+	a := &Archiver{opts: opts, limits: limits, groups: make(map[uuid.UUID]*group), damaged: make(map[uuid.UUID]uint64),
+		unlisted: make(map[uuid.UUID]bool)}
 	a.cache.bytesMax = limits.cacheBytes
 	a.objects = &objects{
 		bucket: bucket.Under(opts.Bucket, opts.Store.String()), store: opts.Store, key: opts.Key, keys: opts.Keys,

@@ -86,18 +86,6 @@ func (a *Archiver) createIdentity(ctx context.Context) error {
 
 // readCatalogues finds all groups in the bucket, and reads each group's newest catalogue.
 func (a *Archiver) readCatalogues(ctx context.Context) error {
-	return a.eachGroup(ctx, func(id uuid.UUID) error {
-		g, err := a.readCatalogue(ctx, id)
-		if err != nil {
-			return err
-		}
-		a.found(g)
-		return nil
-	})
-}
-
-// eachGroup calls a function for each group that has a folder in the bucket.
-func (a *Archiver) eachGroup(ctx context.Context, each func(id uuid.UUID) error) error {
 	const all = "g/"
 	for after := ""; ; {
 		var id uuid.UUID
@@ -113,9 +101,11 @@ func (a *Archiver) eachGroup(ctx context.Context, each func(id uuid.UUID) error)
 		if id == uuid.Nil {
 			return nil
 		}
-		if err := each(id); err != nil {
+		g, err := a.readCatalogue(ctx, id)
+		if err != nil {
 			return err
 		}
+		a.found(g)
 	}
 }
 
@@ -226,6 +216,11 @@ func (a *Archiver) readChain(ctx context.Context) error {
 // recover records the pieces of a log object that an earlier process has created.
 func (a *Archiver) recover(number uint64, e object.Envelope, l *object.Log) {
 	recoverInto(a.groups, number, e, l)
+	for i := range l.Pieces {
+		if id := l.Pieces[i].Group; a.groups[id] == nil {
+			a.unlisted[id] = true
+		}
+	}
 }
 
 func recoverInto(groups map[uuid.UUID]*group, number uint64, e object.Envelope, l *object.Log) {

@@ -25,39 +25,29 @@ import (
 // has read this archiver's fence, unless it first creates a later fence, and is a successor by that.
 func (a *Archiver) isEarlier(c *object.Catalogue) bool { return c.Log < a.chain.fence }
 
-// catchUp reads the catalogues that predecessors have created since readCatalogues. It reads those groups again, with
-// their pieces. It returns a TakenOverError if a successor has created a catalogue.
+// catchUp reads the catalogues that predecessors have created since readCatalogues, and those of groups that no listing
+// had, although log objects have pieces of them. It reads these groups again, with their pieces. It returns a
+// TakenOverError if a successor has created a catalogue.
 func (a *Archiver) catchUp(ctx context.Context) error {
-	newer := make(map[uuid.UUID]*group)
-	look := func(id uuid.UUID) error {
-		number := a.damaged[id]
-		if g := a.groups[id]; g != nil {
-			number = g.number
-		}
-		if number > 0 {
-			found, err := a.useCatalogue(ctx, &group{id: id}, number+1)
-			if err != nil || !found {
-				return err
-			}
-		}
-		g, err := a.readCatalogue(ctx, id)
-		if err == nil && g.number > 0 {
-			newer[id] = g
-		}
-		return err
+	newest := make(map[uuid.UUID]uint64) // number of each group's newest catalogue; 0 if none is known
+	for id := range a.unlisted {
+		newest[id] = 0
 	}
-	for id := range a.groups { // a listing may be out of date, and lack a group that an earlier listing had
-		if err := look(id); err != nil {
+	for id, number := range a.damaged {
+		newest[id] = number
+	}
+	for id, g := range a.groups {
+		newest[id] = g.number
+	}
+	newer := make(map[uuid.UUID]*group)
+	for id, number := range newest {
+		found, err := a.useCatalogue(ctx, &group{id: id}, number+1)
+		if err == nil && (found || number == 0) {
+			newer[id], err = a.readCatalogue(ctx, id)
+		}
+		if err != nil {
 			return err
 		}
-	}
-	if err := a.eachGroup(ctx, func(id uuid.UUID) error {
-		if a.groups[id] != nil {
-			return nil
-		}
-		return look(id)
-	}); err != nil {
-		return err
 	}
 	if err := a.recoverPieces(ctx, newer); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package archiver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -166,40 +167,64 @@ func TestACatalogueOfASuccessorIsNotAdopted(t *testing.T) {
 	})
 }
 
-// A group whose folder no listing has yet is copied a second time. Its catalogue and pieces count nevertheless.
+// No listing has the folder of a group yet. The group nevertheless continues from its catalogue and its pieces. If the
+// archiver reads no log object with one of its pieces when it starts, it learns that from a second copy.
 func TestAGroupThatIsNotListedYetContinues(t *testing.T) {
-	inScene(t, 1, smallLimits, func(s *scene) {
-		t := s.t
-		s.model.steady = true
-		time.Sleep(5 * time.Minute)
-		s.model.mu.Lock()
-		g := s.model.add(7)
-		s.model.mu.Unlock()
-		for range 4 {
-			s.model.write(g, 10)
-			s.model.write(g, 10)
-			time.Sleep(15 * time.Second)
-		}
-		synctest.Wait()
-		if err := s.end(); err != nil {
-			t.Fatal(err)
-		}
-		for range 20 {
-			s.model.write(g, 10)
-		}
-		s.model.compact(g, false)
-		s.view = newView(s.memory, 1, 1)
-		s.view.only = faultStale
-		s.process = begin(s.model, s.view, smallLimits)
-		time.Sleep(30 * time.Second)
-		s.writeMuch(g)
-		time.Sleep(12 * time.Minute)
-		synctest.Wait()
-		if s.view.fired[faultStale] == 0 {
-			t.Error("no listing was out of date")
-		}
-		s.tookOver(nil, "not listed")
-	})
+	for name, c := range map[string]struct{ catalogues, copies int }{
+		"log objects have its pieces":             {0, 0},
+		"all of its pieces are before catalogues": {2, 1},
+	} {
+		inScene(t, 1, smallLimits, func(s *scene) {
+			t := s.t
+			s.model.steady = true
+			time.Sleep(5 * time.Minute)
+			s.model.mu.Lock()
+			g := s.model.add(7)
+			s.model.mu.Unlock()
+			for range 3 {
+				s.model.write(g, 10)
+				s.model.write(g, 10)
+				time.Sleep(15 * time.Second)
+			}
+			for range c.catalogues {
+				s.writeMuch(s.model.one(0))
+				time.Sleep(15 * time.Second)
+			}
+			synctest.Wait()
+			if err := s.end(); err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				s.model.write(g, 10)
+			}
+			s.model.compact(g, false)
+			s.view = newView(s.memory, 1, 1)
+			s.view.only = faultStale
+			source := &copying{Source: s.model}
+			s.process = begin(s.model, s.view, smallLimits, func(o *Options) { o.Source = source })
+			time.Sleep(30 * time.Second)
+			s.writeMuch(g)
+			time.Sleep(12 * time.Minute)
+			synctest.Wait()
+			if s.view.fired[faultStale] == 0 || source.copies != c.copies {
+				t.Errorf("%s: %d listings were out of date, and %d copies were made", name, s.view.fired[faultStale],
+					source.copies)
+			}
+			s.tookOver(nil, name)
+		})
+	}
+}
+
+// copying counts the copies.
+type copying struct {
+	Source
+	copies int
+}
+
+// Copy implements Source.
+func (c *copying) Copy(ctx context.Context, id uuid.UUID) (GroupCopy, error) {
+	c.copies++
+	return c.Source.Copy(ctx, id)
 }
 
 // A predecessor could not read the group's newest catalogue, so its late one lacks a segment. The archiver keeps its
