@@ -44,6 +44,12 @@ func onArchive(a *app, cmd *cobra.Command, run func(ctx context.Context, s archi
 	return cmd
 }
 
+// addNoUse adds the flag of commands that read for long.
+func addNoUse(cmd *cobra.Command, noUse *bool) {
+	cmd.Flags().BoolVar(noUse, "no-use", false,
+		"create no object that stops prune meanwhile, for read-only credentials: safe only while nobody prunes the archive")
+}
+
 func listCommand(a *app) *cobra.Command {
 	return onArchive(a, &cobra.Command{
 		Use: "list URL", Short: "List the stores of a URL and their groups", Args: cobra.ExactArgs(1),
@@ -74,15 +80,19 @@ func showCommand(a *app) *cobra.Command {
 
 func verifyCommand(a *app) *cobra.Command {
 	var opts archivecli.VerifyOptions
+	var noUse bool
 	cmd := onArchive(a, &cobra.Command{
 		Use: "verify URL", Short: "Check all objects of an archive, and what they say of each other",
 		Args: cobra.ExactArgs(1),
-		Long: `Reads every byte of the archive, unless --sample is given, and prints what is wrong. It changes nothing.`,
+		Long: `Reads every byte of the archive, unless --sample is given, and prints what is wrong. It changes nothing,
+apart from a small object below use/, which stops prune and is deleted at the end.`,
 	}, func(ctx context.Context, s archivecli.Source, _ []string) error {
+		s.NoUse = noUse
 		return archivecli.Verify(ctx, a.Out, s, opts)
 	})
 	cmd.Flags().IntVar(&opts.Sample, "sample", 0, "percent of the segments, blobs and log objects to read; 0: all")
 	cmd.Flags().Uint64Var(&opts.Seed, "seed", 0, "chooses the sample")
+	addNoUse(cmd, &noUse)
 	return cmd
 }
 

@@ -21,7 +21,9 @@ const callTimeout = time.Minute
 type copyFlags struct {
 	ids  string
 	rate cli.Size
-	tls  cli.TLS
+	// noUse makes the command read without protection from pruning.
+	noUse bool
+	tls   cli.TLS
 }
 
 func copyCommand(a *app) *cobra.Command {
@@ -35,7 +37,8 @@ a point in time, and writes them by ordinary puts, with their data, attributes a
 that are in the store as they were are not written. Nothing is deleted.
 
 A record that has other content now is left, and makes the exit code 1, unless --overwrite is given.
-After an interruption, run the command again: what it has written is not written twice.
+After an interruption, run the command again: what it has written is not written twice. While it runs,
+an object below use/ of the archive stops prune.
 
 --ids names a file with one id in each line, or GROUP/ID; - is stdin. Without --ids, all records of
 --group are copied. --as writes them to another group; the group is created if it does not exist.`,
@@ -43,7 +46,7 @@ After an interruption, run the command again: what it has written is not written
 			"  sheaf-archive copy file:///mnt/backups --at 2026-11-01T12:00:00Z --group team-a-7 --as team-a-7-then",
 	}, func(ctx context.Context, s archivecli.Source, _ []string) (err error) {
 		opts := opts
-		opts.Rate = int64(f.rate)
+		opts.Rate, s.NoUse = int64(f.rate), f.noUse
 		ids, err := f.open()
 		if err != nil {
 			return err
@@ -69,6 +72,7 @@ After an interruption, run the command again: what it has written is not written
 	flags.BoolVar(&opts.Overwrite, "overwrite", false, "also replace records that have other content now")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "write nothing: compare with the store, and count")
 	flags.Var(&f.rate, "rate", "bytes of data written in a second, at most, such as 20MiB; 0: no limit")
+	addNoUse(cmd, &f.noUse)
 	flags.BoolVar(&opts.Quiet, "quiet", false, "show no progress")
 	flags.StringVar(&a.server, "server", "127.0.0.1:7600", "HOST:PORT of a gateway of the store")
 	f.tls.Add(flags)

@@ -31,7 +31,7 @@ import (
 type sourceFlags struct {
 	into, at, listen, tlsDir string
 	rate                     int64
-	dryRun                   bool
+	dryRun, noUse            bool
 }
 
 func sourceCommand(a *app) *cobra.Command {
@@ -40,11 +40,13 @@ func sourceCommand(a *app) *cobra.Command {
 		Use:   "source URL",
 		Short: "Serve the groups of a store as of a time to the shards of a new store, until it is stopped",
 		Long: `Makes the groups of an archive as of one time into groups of a new store, whose shards fetch them here as
-from another shard. It writes nothing, and needs no disk: each group is read from the bucket while it is sent.
-It may be stopped and started again, with the same --into and --time: the shards continue.
+from another shard. It needs no disk: each group is read from the bucket while it is sent. It writes one small object
+below use/ of the archive, which stops prune, renews it every hour, and deletes it at the end. If the process is
+killed, prune waits for up to 6 hours. It may be stopped and started again, with the same --into and --time: the shards continue.
 
 Each group is consistent, but two groups may differ by what was written at that very time. Groups that cannot be
-restored exactly are named, with the reason; the others are served. --dry-run only shows the groups.`,
+restored exactly are named, with the reason; the others are served. --dry-run only shows the groups, and writes
+nothing.`,
 		Args: cobra.ExactArgs(1),
 		Example: "  sheaf-archive source file:///mnt/backups --into $(uuidgen) --time 2026-11-01T12:00:00Z --dry-run\n" +
 			"  sheaf-archive source 's3://backups/quotes?region=eu-central-1' --into UUID --listen :7640 --tls-dir archive",
@@ -58,6 +60,7 @@ restored exactly are named, with the reason; the others are served. --dry-run on
 	flags.StringVar(&f.tlsDir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt of the new store's archiver "+
 		"(or $SHEAF_TLS_DIR; default: plaintext, and everybody who can connect reads all records)")
 	flags.Int64Var(&f.rate, "rate", 0, "bytes per second that are sent to all shards together; 0: no limit")
+	addNoUse(cmd, &f.noUse)
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show which groups can be restored, and serve nothing")
 	return cmd
 }
@@ -85,27 +88,41 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 	if certificates != nil {
 		defer certificates.Close()
 	}
+	log := slog.New(slog.NewTextHandler(out.Err, nil))
+	s.NoUse = f.noUse || f.dryRun
+	if f.noUse && !f.dryRun {
+		log.Warn("--no-use: the archive is not protected; nobody may prune it until this process ends")
+	}
+	return s.Reading(ctx, "restore into store "+into.String(), func(text string) { log.Warn(text) },
+		func(ctx context.Context) error {
+			r, when, err := find(ctx, s, into, at.Time)
+			if err != nil {
+				return err
+			}
+			if f.dryRun {
+				return show(out, r, when)
+			}
+			return f.serve(ctx, log, r, certificates, when)
+		})
+}
+
+// find opens the archive and determines the state of its groups at a time. If the time is zero, it is the last one that
+// the archive covers.
+func find(ctx context.Context, s archivecli.Source, into uuid.UUID, when time.Time) (*restore.Restore, time.Time, error) {
 	a, err := s.Open(ctx)
 	if err != nil {
-		return err
+		return nil, when, err
 	}
 	if into == a.Store() || into == uuid.Nil {
-		return cli.Usagef("--into %s: the new store needs a UUID of its own", into)
+		return nil, when, cli.Usagef("--into %s: the new store needs a UUID of its own", into)
 	}
-	when := at.Time
 	if when.IsZero() {
 		if when, err = newest(ctx, a); err != nil {
-			return err
+			return nil, when, err
 		}
 	}
 	r, err := restore.New(ctx, a, into, when)
-	if err != nil {
-		return err
-	}
-	if f.dryRun {
-		return show(out, r, when)
-	}
-	return f.serve(ctx, slog.New(slog.NewTextHandler(out.Err, nil)), r, certificates, when)
+	return r, when, err
 }
 
 // certificates returns the certificates that the process uses, or nil if it uses plaintext.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,14 +58,36 @@ func TestADryRunNamesTheGroups(t *testing.T) {
 	}
 }
 
-// A source serves groups until it is stopped. The test uses a real socket because it runs the whole command.
+// A source serves groups until it is stopped. While it serves, a use stops pruning, unless --no-use is given. The test
+// uses a real socket because it runs the whole command.
 func TestASourceServesUntilItIsStopped(t *testing.T) {
+	t.Run("protected", func(t *testing.T) { serveUntilStopped(t, nil) })
+	t.Run("unprotected", func(t *testing.T) { serveUntilStopped(t, []string{"--no-use"}) })
+}
+
+func serveUntilStopped(t *testing.T, flags []string) {
 	url, address := archiveOfTests(t), loopback.Free(t)
+	use := func(what string) bool {
+		t.Helper()
+		code, out, errs := of(t, "prune", url, "--dry-run")
+		if code != 0 {
+			t.Errorf("prune %s: %d, %s, %s", what, code, out, errs)
+		}
+		return strings.Contains(errs, "read by restore into store "+newStore)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	var errs bytes.Buffer
-	ended := make(chan int)
+	ended := make(chan int, 1)
+	calls, giveUp := context.WithCancel(t.Context())
+	var serves atomic.Bool
 	go func() {
-		ended <- run(ctx, &bytes.Buffer{}, &errs, []string{"source", url, "--into", newStore, "--listen", address})
+		defer func() {
+			if !serves.Load() {
+				giveUp() // the command has failed, so the call below would wait without end
+			}
+		}()
+		ended <- run(ctx, &bytes.Buffer{}, &errs, append([]string{"source", url, "--into", newStore, "--listen", address},
+			flags...))
 	}()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -73,14 +96,18 @@ func TestASourceServesUntilItIsStopped(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	store := uuid.MustParse(newStore)
 	group := restore.GroupUUID(store, uuid.UUID{0x67, 15: 1}) // alpha
-	stream, err := peerv1.NewPeerServiceClient(conn).FetchGroup(t.Context(), grpc.WaitForReady(true))
+	stream, err := peerv1.NewPeerServiceClient(conn).FetchGroup(calls, grpc.WaitForReady(true))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v, %s", err, errs.String())
 	}
+	serves.Store(true)
 	_ = stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: &peerv1.FetchGroupStart{
 		Header: &peerv1.PeerHeader{Store: store[:], FromShard: "s0", Instance: 1}, Group: group[:], Founder: 7}}})
 	if in, err := stream.Recv(); err != nil || len(in.GetDescription().GetManifest()) == 0 {
 		t.Errorf("%v, %v", in, err)
+	}
+	if use("while it serves") != (len(flags) == 0) {
+		t.Error("while the source serves, prune must wait, unless --no-use is given")
 	}
 	stop()
 	if code := <-ended; code != 0 || !strings.Contains(errs.String(), "the source ends") {
@@ -88,5 +115,8 @@ func TestASourceServesUntilItIsStopped(t *testing.T) {
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("error %v", err)
+	}
+	if use("after the end") {
+		t.Error("a use remains")
 	}
 }

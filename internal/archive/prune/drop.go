@@ -69,26 +69,6 @@ func (s *Store) createDrop(ctx context.Context, names []string, now time.Time) e
 	return nil
 }
 
-// inUse returns a description of a reader that uses the archive, or "" if there is none. It also returns the names of
-// the uses that have ended. It returns an error if a use cannot be read, because that use might still be valid.
-func (s *Store) inUse(ctx context.Context, a *reader.Archive, now time.Time) (who string, ended []string, err error) {
-	for info, err := range s.folder().List(ctx, object.UsePrefix, "") {
-		if err != nil {
-			return "", nil, fmt.Errorf("listing the uses: %w", err)
-		}
-		h, err := header[object.Use](ctx, a, info.Name)
-		switch {
-		case err != nil:
-			return "", nil, fmt.Errorf("nothing is pruned while a use cannot be read: %w", err)
-		case !unix(h.Until).Before(now):
-			who = fmt.Sprintf("%s (%s, until %s)", h.What, info.Name, unix(h.Until).Format(time.RFC3339))
-		default:
-			ended = append(ended, info.Name)
-		}
-	}
-	return who, ended, nil
-}
-
 // list returns all objects of the archive.
 func (s *Store) list(ctx context.Context) (map[string]bucket.Info, error) {
 	names := map[string]bucket.Info{}

@@ -32,7 +32,10 @@ type model struct {
 	points []*object.Point // points that have not been dropped
 	made   int
 
+	reader *running // a reader that has opened the archive and goes on reading, or nil
+
 	groups, deleted, dropped, refused, exact, pointReads int // what happened
+	waits, lateReads                                     int // prunes that a use stopped; reads of readers
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -79,6 +82,9 @@ func (m *model) step() {
 			m.w.Roll(g)
 		}
 	}
+	if m.dice.IntN(4) == 0 || m.reader != nil && m.reader.until.Before(m.w.Now().Add(15*hour*time.Second)) {
+		m.read()
+	}
 	switch m.dice.IntN(5) {
 	case 0:
 		m.made++
@@ -112,6 +118,11 @@ func (m *model) prune() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	if isUsed := m.reader != nil && m.reader.use != ""; isUsed != (report.InUse != "") {
+		m.t.Errorf("used: %v, pruning says %q", isUsed, report.InUse)
+	} else if isUsed {
+		m.waits++
+	}
 	m.groups, m.deleted, m.dropped = m.groups+report.Groups, m.deleted+int(report.Deleted), m.dropped+int(report.Versions)
 	after := m.times(moments)
 	for at, was := range before {
@@ -120,6 +131,60 @@ func (m *model) prune() {
 		}
 	}
 	m.check()
+}
+
+// running is a reader that reads the archive for long, as it was when the reader opened it.
+type running struct {
+	use    string // name of the reader's use in the bucket; empty if the reader ends within a day
+	until  time.Time
+	opened *reader.Archive
+	groups []*reader.Group
+}
+
+// read begins a reader, or lets the running one read and end. The reader is protected by a use, or it reads for less
+// than a day.
+func (m *model) read() {
+	m.t.Helper()
+	ctx := m.t.Context()
+	if m.reader == nil {
+		m.reader = &running{until: m.w.Now().Add(dropWait - time.Second)}
+		if m.dice.IntN(2) == 0 {
+			m.made++
+			m.reader.use = fmt.Sprintf("%s%08d-2222-3333-4444-555555555555", object.UsePrefix, m.made)
+			m.reader.until = m.w.Now().Add(object.UseMax)
+			h := &object.Use{Created: m.w.Now().UnixNano(), Until: m.reader.until.UnixNano(), What: "a reader"}
+			if _, err := m.store.create(ctx, m.reader.use, h, nil); err != nil {
+				m.t.Fatal(err)
+			}
+		}
+		var err error
+		if m.reader.opened, err = m.store.open(ctx); err != nil {
+			m.t.Fatal(err)
+		}
+		if m.reader.groups, err = m.reader.opened.Groups(ctx); err != nil {
+			m.t.Fatal(err)
+		}
+		return
+	}
+	for _, read := range m.reader.groups {
+		for _, g := range m.w.Groups {
+			if g.UUID != read.UUID {
+				continue
+			}
+			for _, index := range []uint64{read.Floor, m.dice.Uint64N(read.Through + 1), read.Through} {
+				if read.Check(ctx, index) == nil {
+					m.lateReads++
+					m.equal(ctx, read, g, index)
+				}
+			}
+		}
+	}
+	if m.reader.use != "" {
+		if err := m.store.folder().Delete(ctx, m.reader.use); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	m.reader = nil
 }
 
 // moment is a time for which a test reads the state of a group.
@@ -250,12 +315,14 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 			}
 			m.prune()
 			sum.groups, sum.deleted, sum.dropped = sum.groups+m.groups, sum.deleted+m.deleted, sum.dropped+m.dropped
+			sum.waits, sum.lateReads = sum.waits+m.waits, sum.lateReads+m.lateReads
 			sum.refused, sum.exact, sum.pointReads = sum.refused+m.refused, sum.exact+m.exact, sum.pointReads+m.pointReads
 		})
 	}
-	t.Logf("%d bases, %d versions left out, %d objects deleted; %d reads refused, %d exact, %d of points", sum.groups,
-		sum.dropped, sum.deleted, sum.refused, sum.exact, sum.pointReads)
-	if sum.groups < 20 || sum.deleted < 200 || sum.dropped < 200 || sum.refused < 300 || sum.pointReads < 300 {
+	t.Logf("%d bases, %d versions left out, %d objects deleted; %d reads refused, %d exact, %d of points; %d prunes waited, "+
+		"%d reads of readers", sum.groups, sum.dropped, sum.deleted, sum.refused, sum.exact, sum.pointReads, sum.waits,
+		sum.lateReads)
+	if sum.waits < 10 || sum.lateReads < 200 || sum.groups < 20 || sum.deleted < 200 || sum.dropped < 200 || sum.refused < 300 || sum.pointReads < 300 {
 		t.Error("too little happened")
 	}
 }

@@ -24,6 +24,8 @@ type clocked struct {
 	created map[string]time.Time
 	// If not nil, fail decides the result of a Create, no matter what was stored.
 	fail func(name string, content []byte) error
+	// If not nil, onList is called before each listing.
+	onList func(prefix string)
 }
 
 func (c *clocked) Create(ctx context.Context, name string, size int64, content io.Reader) error {
@@ -45,6 +47,9 @@ func (c *clocked) Create(ctx context.Context, name string, size int64, content i
 
 func (c *clocked) List(ctx context.Context, prefix, after string) iter.Seq2[bucket.Info, error] {
 	return func(yield func(bucket.Info, error) bool) {
+		if c.onList != nil {
+			c.onList(prefix)
+		}
 		for info, err := range c.Memory.List(ctx, prefix, after) {
 			info.Created = c.created[info.Name]
 			if !yield(info, err) {

@@ -28,7 +28,7 @@ type Options struct {
 // Report describes what Run has done, or would do with Options.DryRun.
 type Report struct {
 	DryRun bool `json:"dryRun,omitempty"`
-	// InUse describes a reader that uses the archive, in which case nothing was done. It is empty if there is no reader.
+	// InUse describes a reader that uses the archive, in which case nothing more was done. It is empty if there is none.
 	InUse        string   `json:"inUse,omitempty"`
 	Groups       int      `json:"groups"`       // groups that got a new base
 	Versions     int64    `json:"versions"`     // puts and deletes that the new bases leave out
@@ -84,6 +84,11 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 	if err != nil {
 		return report, err
 	}
+	// A reader creates its use before it lists the archive. So if there is no use now, a reader that begins later finds
+	// the archive as find has found it, or as the archiver has extended it since.
+	if report.InUse, _, err = s.inUse(ctx, a, now); err != nil || report.InUse != "" {
+		return report, err
+	}
 	listed, err := s.delete(ctx, drops, f, &opts, report)
 	if err != nil {
 		return report, err
@@ -92,6 +97,9 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 		return report, err
 	}
 	if f, err = s.find(ctx, useless); err != nil {
+		return report, err
+	}
+	if report.InUse, _, err = s.inUse(ctx, a, opts.Now()); err != nil || report.InUse != "" {
 		return report, err
 	}
 	return report, s.listNew(ctx, listed, f, &opts, report)

@@ -27,6 +27,9 @@ func (v *verifier) small(ctx context.Context) {
 		v.used[name] = true
 		v.report.Bytes += v.names[name]
 		o, err := v.a.Object(ctx, name)
+		if kind == object.KindUse && IsMissing(err) {
+			continue // a reader has ended since the listing
+		}
 		if err != nil {
 			v.problem(nil, err)
 			continue

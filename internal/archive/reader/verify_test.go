@@ -2,8 +2,10 @@ package reader_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 	"testing"
@@ -211,6 +213,31 @@ func TestKindOf(t *testing.T) {
 	} {
 		if kind, ok := reader.KindOf(name); kind*map[bool]object.Kind{true: 1}[ok] != want {
 			t.Errorf("%q: %v, %t", name, kind, ok)
+		}
+	}
+}
+
+// vanishing is a bucket that lists a use whose reader ends before the use is read.
+type vanishing struct{ *archivetest.Memory }
+
+func (v vanishing) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	if strings.Contains(name, "/"+object.UsePrefix) {
+		v.Set(name, nil)
+	}
+	return v.Memory.Open(ctx, name, offset, length)
+}
+
+// A use that is deleted while Verify reads the archive is not a problem, with and without the archive's key.
+func TestVerifyDoesNotMissAUseThatHasEnded(t *testing.T) {
+	key := archivetest.SampleKey(t)
+	for _, keys := range []object.Keys{{key}, nil} {
+		b := vanishing{archivetest.NewMemory()}
+		w := archivetest.Sample(t, b.Memory, key, 50)
+		name := w.Name(object.UsePrefix + "11111111-2222-3333-4444-555555555555")
+		b.Set(name, w.Encode(&object.Use{Created: 1, Until: 2, What: "a restore"}, nil))
+		r, err := reader.Verify(t.Context(), b, w.Store, keys, reader.VerifyOptions{})
+		if err != nil || len(r.Problems) > 0 || b.Get(name) != nil || r.Keyless != (keys == nil) {
+			t.Errorf("%+v, %v", r, err)
 		}
 	}
 }

@@ -107,12 +107,23 @@ type copied struct {
 // copy that was interrupted is simply repeated. The records that it has already written are then found to be the same.
 func Copy(ctx context.Context, out *cli.Output, s Source, to CopyTarget, opts CopyOptions) (err error) {
 	c := &copying{to: to, out: out, opts: opts, report: &CopyReport{DryRun: opts.DryRun}, batches: make(chan []copied)}
-	plan, err := c.prepare(ctx, s)
+	at, err := c.check()
+	if err != nil {
+		return err
+	}
+	return s.Reading(ctx, "copy", func(text string) { out.Sayf("%s", text) }, func(ctx context.Context) error {
+		return c.copy(ctx, s, at)
+	})
+}
+
+// copy copies the records, and prints the report.
+func (c *copying) copy(ctx context.Context, s Source, at At) error {
+	plan, err := c.prepare(ctx, s, at)
 	if err != nil {
 		return err
 	}
 	begin := time.Now()
-	stop := cli.ShowProgress(out, opts.Quiet, "looked at", "records", func() (records, bytes int64) {
+	stop := cli.ShowProgress(c.out, c.opts.Quiet, "looked at", "records", func() (records, bytes int64) {
 		return c.seen.Load(), c.writtenBytes.Load()
 	})
 	err = c.run(ctx, plan)
@@ -120,7 +131,7 @@ func Copy(ctx context.Context, out *cli.Output, s Source, to CopyTarget, opts Co
 	r := c.report
 	r.Written, r.WrittenBytes, r.Replaced = c.written.Load(), c.writtenBytes.Load(), c.replaced.Load()
 	r.AlreadyThere, r.Different, r.Seconds = c.there.Load(), c.different.Load(), time.Since(begin).Seconds()
-	return errors.Join(out.Print(r, "%s", copyWords(r)), c.outcome(err))
+	return errors.Join(c.out.Print(r, "%s", copyWords(r)), c.outcome(err))
 }
 
 // outcome returns the error with which the command ends.
@@ -163,25 +174,27 @@ func copyWords(r *CopyReport) string {
 	return b.String()
 }
 
-// prepare checks the options and finds the groups to read. It writes nothing.
-func (c *copying) prepare(ctx context.Context, s Source) ([]copyPlan, error) {
+// check checks the options, and returns the point in time to read.
+func (c *copying) check() (At, error) {
 	o := &c.opts
 	switch {
 	case o.At == "":
-		return nil, cli.Usagef("say with --at as of when: a time such as 2026-11-01T12:00:00Z")
+		return At{}, cli.Usagef("say with --at as of when: a time such as 2026-11-01T12:00:00Z")
 	case o.IDs == nil && o.Group == "":
-		return nil, cli.Usagef("say with --ids which records, or with --group which group")
+		return At{}, cli.Usagef("say with --ids which records, or with --group which group")
 	case o.Rate < 0 || o.Rate > 0 && o.Rate < copyRateMin:
-		return nil, cli.Usagef("--rate %d: must be at least 1 KiB in a second, or 0 for no limit", o.Rate)
+		return At{}, cli.Usagef("--rate %d: must be at least 1 KiB in a second, or 0 for no limit", o.Rate)
 	}
 	if o.Rate > 0 {
 		c.limit = rate.NewLimiter(rate.Limit(o.Rate), copyRateBurst)
 	}
 	o.Patience = cmp.Or(o.Patience, copyPatience)
-	at, err := ParseAt(o.At)
-	if err != nil {
-		return nil, err
-	}
+	return ParseAt(o.At)
+}
+
+// prepare finds the groups to read. It writes nothing to the store.
+func (c *copying) prepare(ctx context.Context, s Source, at At) ([]copyPlan, error) {
+	o := &c.opts
 	a, err := s.open(ctx)
 	if err != nil {
 		return nil, err

@@ -147,7 +147,7 @@ func Prune(ctx context.Context, out *cli.Output, s Source, opts PruneOptions) er
 	case err != nil:
 		return fmt.Errorf("prune: %w", coded(err))
 	case r.InUse != "":
-		out.Sayf("nothing is pruned while the archive is read by %s", r.InUse)
+		out.Sayf("nothing more is pruned while the archive is read by %s", r.InUse)
 	}
 	verbs := [3]string{"left out", "listed", "deleted"}
 	if r.DryRun {

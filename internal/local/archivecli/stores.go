@@ -25,6 +25,8 @@ type Source struct {
 	Bucket bucket.Bucket // the bucket, or the part of it below the URL
 	Store  string        // UUID; if empty, the only store at the URL
 	Keys   object.Keys   // keys of the archive, if it is encrypted
+	// NoUse makes Reading leave the archive unprotected from pruning, for callers whose account cannot create objects.
+	NoUse bool
 }
 
 // store returns the UUID of the store that s selects.

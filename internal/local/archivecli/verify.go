@@ -24,7 +24,12 @@ func Verify(ctx context.Context, out *cli.Output, s Source, opts VerifyOptions) 
 	if err != nil {
 		return err
 	}
-	r, err := reader.Verify(ctx, s.Bucket, store, s.Keys, reader.VerifyOptions{Sample: opts.Sample, Seed: opts.Seed})
+	s.Store = store.String()
+	var r *reader.Report
+	err = s.Reading(ctx, "verify", func(text string) { out.Sayf("%s", text) }, func(ctx context.Context) (err error) {
+		r, err = reader.Verify(ctx, s.Bucket, store, s.Keys, reader.VerifyOptions{Sample: opts.Sample, Seed: opts.Seed})
+		return err
+	})
 	if err != nil {
 		return coded(err)
 	}
