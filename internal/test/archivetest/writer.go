@@ -147,6 +147,25 @@ func (w *Writer) Copy(g *Group, entriesMax int) {
 	w.catalogue(g)
 }
 
+// CopyAgain archives a group anew, as an archiver does if none of the group's catalogues can be read. The leader's
+// compaction has dropped all versions that were superseded at or below the floor. The new catalogue lists none of the
+// former segments.
+func (w *Writer) CopyAgain(g *Group, floor uint64, entriesMax int) {
+	w.t.Helper()
+	superseded := map[int64]uint64{} // for each record, the index of its newest version so far
+	for _, e := range g.history {
+		if e.Index > floor || !e.Kind.IsVersion() {
+			continue
+		}
+		if before := superseded[e.ID]; before != 0 {
+			g.dropped[before] = true
+		}
+		superseded[e.ID] = e.Index
+	}
+	g.Floor, g.Holes, g.newHoles, g.refs = floor, nil, nil, nil
+	w.Copy(g, entriesMax)
+}
+
 // Roll writes the entries of all pieces since the last Roll of the group into one segment, and then writes a
 // catalogue.
 func (w *Writer) Roll(g *Group) {
