@@ -102,6 +102,9 @@ type Catalogue struct {
 	Log      uint64       `json:"log"` // number of the last log object whose pieces of this group are also in segments
 	Holes    []Hole       `json:"holes,omitempty"`
 	Gone     bool         `json:"gone,omitempty"`
+	// Covered is the time, in Unix ns, up to which a deleted group could be read before pruning removed its history. It
+	// is 0 in all other catalogues, and if that time is not known.
+	Covered int64 `json:"covered,omitempty"`
 }
 
 var (
@@ -228,7 +231,7 @@ func (c *Catalogue) check(bodyBytes int64) error {
 	if bodyBytes != 0 {
 		return errBody
 	}
-	if !inRange(index(c.Through), index(c.Floor), index(c.Log)) {
+	if !inRange(index(c.Through), index(c.Floor), index(c.Log), c.Covered) {
 		return errRange
 	}
 	return errors.Join(checkSegments(c.Segments), checkHoles(c.Holes))

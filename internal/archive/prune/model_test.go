@@ -39,6 +39,7 @@ type model struct {
 
 	groups, deleted, dropped, refused, exact, pointReads int // what happened
 	waits, lateReads                                     int // prunes that a use stopped; reads of readers
+	forgotten                                            int // deleted groups whose history was pruned
 	copies, unbased, races                               int // groups that were copied again; of these, those with a base
 }
 
@@ -75,13 +76,14 @@ func (m *model) writes(g *archivetest.Group, n int) {
 
 // step writes to the groups and lets some hours pass. It may also create or drop a point, or prune the archive.
 func (m *model) step() {
-	for _, g := range m.w.Groups {
+	living := m.living()
+	for _, g := range living {
 		m.writes(g, m.dice.IntN(5))
 	}
 	m.w.Wait(m.dice.Int64N(3 * hour))
 	m.bucket.now = m.w.Now()
-	m.w.Log(m.w.Groups...)
-	for _, g := range m.w.Groups {
+	m.w.Log(living...)
+	for _, g := range living {
 		if m.dice.IntN(2) == 0 {
 			m.w.Roll(g)
 		}
@@ -90,7 +92,10 @@ func (m *model) step() {
 		m.read()
 	}
 	if m.dice.IntN(30) == 0 {
-		m.copyAgain(m.w.Groups[m.dice.IntN(len(m.w.Groups))])
+		m.copyAgain(living[m.dice.IntN(len(living))])
+	}
+	if m.dice.IntN(15) == 0 {
+		m.replace(living[m.dice.IntN(len(living))])
 	}
 	switch m.dice.IntN(5) {
 	case 0:
@@ -112,6 +117,21 @@ func (m *model) step() {
 	case 2, 3:
 		m.prune()
 	}
+}
+
+// living returns the groups that were not deleted.
+func (m *model) living() []*archivetest.Group {
+	return slices.DeleteFunc(slices.Clone(m.w.Groups), func(g *archivetest.Group) bool { return g.Gone })
+}
+
+// replace deletes a group, and creates another one of the same name.
+func (m *model) replace(g *archivetest.Group) {
+	g.Gone = true
+	m.w.Log(g)
+	m.w.Roll(g)
+	next := m.w.NewGroup(g.Name, byte(len(m.w.Groups)+1))
+	m.writes(next, m.dice.IntN(4))
+	m.w.Copy(next, 2)
 }
 
 // prune prunes the archive, and compares the results of reads before and after.
@@ -137,6 +157,7 @@ func (m *model) prune() {
 	} else if isUsed {
 		m.waits++
 	}
+	m.forgotten += report.Forgotten
 	m.groups, m.deleted, m.dropped = m.groups+report.Groups, m.deleted+int(report.Deleted), m.dropped+int(report.Versions)
 	after := m.times(moments)
 	for at, was := range before {
@@ -170,7 +191,7 @@ func (m *model) copyAgain(g *archivetest.Group) {
 		m.bucket.Set(name, content)
 		m.damaged = append(m.damaged, name[strings.Index(name, "g/"):])
 	}
-	floor := g.Through() - m.dice.Uint64N(min(g.Through(), 20))
+	floor := max(g.Through()-m.dice.Uint64N(min(g.Through(), 20)), g.Floor)
 	m.w.CopyAgain(g, floor, 20)
 	m.points = slices.DeleteFunc(m.points, func(p *object.Point) bool {
 		lost := slices.ContainsFunc(p.Groups, func(in object.PointGroup) bool { return in.Group == g.UUID && in.Index < floor })
@@ -194,7 +215,8 @@ func (m *model) copyDuringARun() *bool {
 	m.bucket.onList = func(string) {
 		if listings--; listings == 0 {
 			raced, m.bucket.onList = true, nil
-			m.copyAgain(m.w.Groups[m.dice.IntN(len(m.w.Groups))])
+			living := m.living()
+			m.copyAgain(living[m.dice.IntN(len(living))])
 		}
 	}
 	return &raced
@@ -346,10 +368,13 @@ func (m *model) check() {
 	}
 	for _, p := range m.points {
 		groups, err := a.Point(ctx, p.Name)
-		if err != nil || len(groups) != len(m.w.Groups) {
+		if err != nil || len(groups) != len(p.Groups) || len(groups) < len(m.living()) {
 			m.t.Fatalf("point %s: %d groups, %v", p.Name, len(groups), err)
 		}
 		for _, g := range m.w.Groups {
+			if _, ok := groups[g.UUID]; !ok {
+				continue
+			}
 			read, err := a.Group(ctx, g.UUID)
 			if err != nil {
 				m.t.Fatal(err)
@@ -385,15 +410,17 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 			}
 			m.prune()
 			sum.groups, sum.deleted, sum.dropped = sum.groups+m.groups, sum.deleted+m.deleted, sum.dropped+m.dropped
+			sum.forgotten += m.forgotten
 			sum.copies, sum.unbased, sum.races = sum.copies+m.copies, sum.unbased+m.unbased, sum.races+m.races
 			sum.waits, sum.lateReads = sum.waits+m.waits, sum.lateReads+m.lateReads
 			sum.refused, sum.exact, sum.pointReads = sum.refused+m.refused, sum.exact+m.exact, sum.pointReads+m.pointReads
 		})
 	}
 	t.Logf("%d bases, %d versions left out, %d objects deleted; %d reads refused, %d exact, %d of points; %d prunes waited, "+
-		"%d reads of readers; %d groups were copied again, %d of them with a base, %d during a run", sum.groups, sum.dropped, sum.deleted, sum.refused, sum.exact, sum.pointReads, sum.waits,
-		sum.lateReads, sum.copies, sum.unbased, sum.races)
-	if sum.unbased < 5 || sum.races < 5 || sum.waits < 10 || sum.lateReads < 200 || sum.groups < 20 || sum.deleted < 200 || sum.dropped < 200 || sum.refused < 300 || sum.pointReads < 300 {
+		"%d reads of readers; %d groups were copied again, %d of them with a base, %d during a run; %d deleted groups were forgotten", sum.groups, sum.dropped, sum.deleted, sum.refused, sum.exact, sum.pointReads, sum.waits,
+		sum.lateReads, sum.copies, sum.unbased, sum.races,
+		sum.forgotten)
+	if sum.unbased < 5 || sum.races < 5 || sum.forgotten < 5 || sum.waits < 10 || sum.lateReads < 200 || sum.groups < 20 || sum.deleted < 200 || sum.dropped < 200 || sum.refused < 300 || sum.pointReads < 300 {
 		t.Error("too little happened")
 	}
 }

@@ -31,6 +31,7 @@ type Report struct {
 	// InUse describes a reader that uses the archive, in which case nothing more was done. It is empty if there is none.
 	InUse        string   `json:"inUse,omitempty"`
 	Groups       int      `json:"groups"`       // groups that got a new base
+	Forgotten    int      `json:"forgotten"`    // deleted groups whose whole history is no longer needed
 	Versions     int64    `json:"versions"`     // puts and deletes that the new bases leave out
 	Points       []string `json:"points"`       // points that are no longer kept
 	Listed       int64    `json:"listed"`       // objects that are now listed in a drop, and were not before
@@ -105,7 +106,7 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 	return report, s.listNew(ctx, listed, f, &opts, report)
 }
 
-// bases creates a new base for each group that needs one.
+// bases creates a new base for each group that needs one, and a last catalogue for each deleted group that nothing needs.
 func (s *Store) bases(ctx context.Context, a *reader.Archive, points []Point, opts *Options, report *Report) error {
 	groups, err := a.Groups(ctx)
 	if err != nil {
@@ -116,6 +117,14 @@ func (s *Store) bases(ctx context.Context, a *reader.Archive, points []Point, op
 		return err
 	}
 	for _, g := range groups {
+		isGone, err := s.forget(ctx, g, points, opts.Window, opts, names)
+		if err != nil {
+			return fmt.Errorf("prune %s: %w", g, err)
+		}
+		if isGone {
+			report.Forgotten++
+			continue
+		}
 		left, err := s.rewrite(ctx, g, points, opts.Now().Add(-opts.Window), opts, names)
 		if err != nil {
 			return fmt.Errorf("prune %s: %w", g, err)
@@ -216,11 +225,7 @@ func (s *Store) find(ctx context.Context, useless []string) (*finder, error) {
 	if f.names, err = s.list(ctx); err != nil {
 		return nil, err
 	}
-	for _, info := range f.names {
-		if info.Created.After(f.newest) {
-			f.newest = info.Created
-		}
-	}
+	f.newest = newestOf(f.names)
 	f.logs(a, groups)
 	var last []string // catalogues and bases, which must be deleted last because they show what else is not needed
 	for _, g := range groups {
@@ -255,8 +260,11 @@ func (f *finder) logs(a *reader.Archive, groups []*reader.Group) {
 // group adds the unneeded objects of one group. It returns the names of the group's unneeded catalogues and bases.
 func (f *finder) group(ctx context.Context, a *reader.Archive, g *reader.Group) (last []string, err error) {
 	c, number := g.Catalogue()
-	if number == 0 {
+	switch {
+	case number == 0:
 		return nil, nil
+	case isForgotten(&c):
+		return f.forgotten(g), nil
 	}
 	needed := map[object.SegmentRef]bool{}
 	for _, ref := range g.Segments() {

@@ -179,10 +179,5 @@ func (s *Store) inUse(ctx context.Context, a *reader.Archive, now time.Time) (wh
 // newest returns the time at which the newest object was created, by the bucket's clock.
 func (s *Store) newest(ctx context.Context) (newest time.Time, err error) {
 	names, err := s.list(ctx)
-	for _, info := range names {
-		if info.Created.After(newest) {
-			newest = info.Created
-		}
-	}
-	return newest, err
+	return newestOf(names), err
 }

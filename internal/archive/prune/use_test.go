@@ -232,13 +232,16 @@ func TestAReaderWhoseUseCannotBeProlonged(t *testing.T) {
 			b.create.Store(&away)
 			time.Sleep(20 * time.Hour)
 			b.create.Store(nil)
-			time.Sleep(useRetry)
+			time.Sleep(useRetry + time.Minute)
 			if who := user(t, s); !strings.Contains(who, "a restore") || ctx.Err() != nil || warnings == 0 {
 				t.Errorf("after 20 hours: used by %q, %v, %d warnings", who, context.Cause(ctx), warnings)
 			}
 			b.create.Store(&away)
 			begin = time.Now()
-			<-ctx.Done()
+			select {
+			case <-ctx.Done():
+			case <-time.After(30 * 24 * time.Hour):
+			}
 			return errors.New("the bucket's connection was closed")
 		})
 		if passed := time.Since(begin); !errors.Is(err, ErrUseEnded) || passed < UseFor+dropWait-useRenew ||

@@ -167,6 +167,7 @@ func (g *Group) readCatalogue(ctx context.Context) error {
 	}
 	opened.close()
 	g.Name, g.Floor, g.Through, g.Holes, g.Gone = c.Name, c.Floor, c.Through, slices.Clone(c.Holes), c.Gone
+	g.Covered = later(g.Covered, c.Covered)
 	return g.addSegments(c.Segments)
 }
 

@@ -78,6 +78,9 @@ func (g *Group) check(ctx context.Context, asked string, lo, hi uint64) error {
 	if hi > g.Through {
 		return g.beyond(asked)
 	}
+	if g.catalogue.Covered != 0 {
+		return g.refuse(asked, "is not archived any more: the group was deleted, and its history was pruned")
+	}
 	if lo < g.Floor {
 		refused := g.refuse(asked, fmt.Sprintf("is below the history floor, index %d, under which versions are missing",
 			g.Floor))
@@ -110,6 +113,9 @@ func (g *Group) beyond(asked string) error {
 		why = "is not archived: the group was deleted"
 	}
 	refused := g.refuse(asked, why)
+	if g.catalogue.Covered != 0 {
+		return refused
+	}
 	refused.Earlier = Point{Index: g.Through, Time: g.Covered}
 	return refused
 }
