@@ -52,11 +52,20 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 			return code != 1 // exit code 1 means that the archive does not cover this time yet
 		})
 	}
+	admin := filepath.Join(s.folder, "tls", "admin")
+	// The history is needed until the archiver has stopped. Then an administrator can end the holds.
+	if code, _, errs := of(t, "release", "--server", s.server, "--tls-dir", admin); code != 1 ||
+		!strings.Contains(errs, "stop the archiver first") {
+		t.Errorf("release beside an archiver: %d, %s", code, errs)
+	}
 	if code, errs := stop(); code != 0 {
 		t.Fatalf("stopped: %d, %s", code, errs)
 	}
+	if code, out, errs := of(t, "release", "--server", s.server, "--tls-dir", admin); code != 0 ||
+		!strings.Contains(out, "keeps history for an archive any more") {
+		t.Errorf("release: %d, %s, %s", code, out, errs)
+	}
 
-	admin := filepath.Join(s.folder, "tls", "admin")
 	copied := func(args ...string) (int, string, string) {
 		return of(t, append([]string{"copy", url, "--ids", ids, "--at", then, "--server", s.server, "--quiet", "--ca",
 			filepath.Join(admin, "ca.crt"), "--cert", filepath.Join(admin, "tls.crt"), "--key",

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -96,8 +97,9 @@ func (f *runFlags) check(errs io.Writer) (*slog.Logger, error) {
 	return nil, cli.Usagef("--log-format %q: must be text or json", f.logFormat)
 }
 
-// certificates returns the certificates of the archiver, or nil if it speaks plaintext.
-func (f *runFlags) certificates(log *slog.Logger) (*certs.Source, error) {
+// certificates returns the certificates of the process, which must have one of the given roles. It returns nil if the
+// process speaks plaintext.
+func (f *runFlags) certificates(log *slog.Logger, roles ...identity.Role) (*certs.Source, error) {
 	dir := cmp.Or(f.tlsDir, os.Getenv("SHEAF_TLS_DIR"))
 	if dir == "" {
 		return nil, nil
@@ -106,9 +108,9 @@ func (f *runFlags) certificates(log *slog.Logger) (*certs.Source, error) {
 	if err != nil {
 		return nil, cli.Usagef("--tls-dir: %w", err)
 	}
-	if is := source.Identity(); is.Role != identity.Archive {
+	if is := source.Identity(); !slices.Contains(roles, is.Role) {
 		source.Close()
-		return nil, cli.Usagef("--tls-dir %s: the certificate is that of %s, and not that of an archiver", dir, is)
+		return nil, cli.Usagef("--tls-dir %s: the certificate is that of %s, and not one of the roles %v", dir, is, roles)
 	}
 	return source, nil
 }
@@ -119,7 +121,7 @@ func (f *runFlags) run(ctx context.Context, a *app, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	source, err := f.certificates(log)
+	source, err := f.certificates(log, identity.Archive)
 	if err != nil {
 		return err
 	}

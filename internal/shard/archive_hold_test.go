@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/storage/group"
@@ -146,6 +149,104 @@ func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 		c.kill(c.leaderOf("0"))
 		if at, on := holds(c.leaderOf("0")); !on || at != position {
 			t.Errorf("the next leader holds from %d on (%v), and %d is archived", at, on, position)
+		}
+	})
+}
+
+// endHistory ends the holds on all shards, once. It returns how many groups had a hold, and how many wait.
+func (c *cluster) endHistory() (ended, waiting uint32, err error) {
+	for name, f := range c.shards {
+		out, err := archivev1.NewArchiveServiceClient(f.conn).EndHistory(c.t.Context(),
+			&archivev1.EndHistoryRequest{Header: c.archiveHeader(name)})
+		if err != nil {
+			return ended, waiting, err
+		}
+		ended, waiting = ended+out.GetEnded(), waiting+out.GetWaiting()
+	}
+	return ended, waiting, nil
+}
+
+// When an archive has ended, no member keeps history for it any more, not even after a failover or a restart. An
+// archiver that comes later holds again, and hears of the hole.
+func TestTheEndOfAnArchiveEndsItsHolds(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc)
+		c.settled(abc...)
+		a, w := newArchiver(c), &writer{cluster: c}
+		var versions [][]byte
+		put := func() {
+			w.next = w.next + 10 - w.next%10 - 1 // this makes every put write record 0
+			w.puts(1, 2000)
+			versions = append(versions, w.acks[len(w.acks)-1].data)
+		}
+		put()
+		for range 3 {
+			a.round()
+		}
+		put()
+		put()
+		time.Sleep(time.Minute)
+		for name, f := range c.shards { // so that all members learn of the hold
+			if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
+				t.Fatal(err)
+			}
+			if got := historyOf(t, f, "0", versions); !slices.Equal(got, []int{0, 1, 2}) {
+				t.Errorf("shard %s has the versions %v", name, got)
+			}
+		}
+		if _, _, err := c.endHistory(); status.Code(err) != codes.FailedPrecondition {
+			t.Fatalf("while an archiver follows: %v", err)
+		}
+		for _, call := range a.calls {
+			if err := call.stream.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.calls = map[string]*followed{}
+		ended := uint32(0)
+		c.eventually("all holds have ended", func() bool {
+			some, waiting, err := c.endHistory()
+			if err != nil {
+				t.Logf("the archiver's calls have not ended yet: %v", err)
+				return false
+			}
+			ended += some
+			return some == 0 && waiting == 0
+		})
+		if ended != 3 {
+			t.Errorf("%d holds have ended", ended)
+		}
+		check := func(when string) {
+			time.Sleep(time.Minute) // the members read what the leader has reported
+			for name, f := range c.shards {
+				sv := f.shard.replicas.Routes().ByName["0"].Served()
+				if floor, known := sv.Log().HistoryFloor(); known {
+					t.Errorf("%s: shard %s has the history floor %d", when, name, floor)
+				}
+				if at, on := f.shard.compactor.History.Of(t.Context(), sv, c.registry.now().Groups["0"]); on {
+					t.Errorf("%s: shard %s holds from %d on", when, name, at)
+				}
+				if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
+					t.Fatal(err)
+				}
+				if got := historyOf(t, f, "0", versions); !slices.Equal(got, []int{2}) {
+					t.Errorf("%s: shard %s has the versions %v", when, name, got)
+				}
+			}
+		}
+		check("at the end")
+		c.kill(c.leaderOf("0"))
+		c.leaderOf("0")
+		check("after a failover")
+		mark := a.of("0").through
+		put()
+		c.eventually("the archiver hears of the hole", func() bool {
+			a.round()
+			return a.of("0").through > mark
+		})
+		if g := a.of("0"); !g.floored || g.floor <= mark {
+			t.Errorf("%d was archived, and the floor is %d (known: %v)", mark, g.floor, g.floored)
 		}
 	})
 }

@@ -32,10 +32,21 @@ type forArchive struct{ s *Shard }
 func (f forArchive) Led() (groups []archive.Group) {
 	for _, g := range f.s.replicas.Routes().ByUUID {
 		if sv := g.Served(); sv != nil && sv.Replica().Status().Leader {
-			groups = append(groups, archived{sv, f.s.compactor.History})
+			groups = append(groups, archived{sv, f.s.compactor.History, f.s.replicas})
 		}
 	}
 	return groups
+}
+
+func (f forArchive) All() (served []archive.Group, unserved []archive.Named) {
+	for _, g := range f.s.replicas.Routes().ByUUID {
+		if sv := g.Served(); sv != nil {
+			served = append(served, archived{sv, f.s.compactor.History, f.s.replicas})
+		} else {
+			unserved = append(unserved, archive.Named{Name: g.Name, UUID: g.UUID})
+		}
+	}
+	return served, unserved
 }
 
 func (f forArchive) Silent() iter.Seq2[archive.Named, error] {
@@ -96,6 +107,7 @@ func wasDeleted(view placement.View, g archive.Named) bool {
 type archived struct {
 	sv    *replicas.Served
 	holds *care.Holds
+	all   *replicas.Set
 }
 
 func (a archived) Named() archive.Named { return archive.Named{Name: a.sv.Name(), UUID: a.sv.UUID()} }
@@ -118,3 +130,15 @@ func (a archived) HistoryFloor() (uint64, bool) { return a.sv.Log().HistoryFloor
 func (a archived) Archived(call any, index uint64) { a.holds.Take(call, a.sv, index) }
 
 func (a archived) Begins(index uint64) { a.holds.Begin(a.sv, index) }
+
+func (a archived) End(ctx context.Context) (bool, error) {
+	state, ok := a.all.GroupOf(a.sv.Group)
+	if !ok {
+		return false, errors.New("nothing is known about it yet")
+	}
+	ended, err := a.holds.End(ctx, a.sv, state.Group)
+	if errors.Is(err, care.ErrFollowed) {
+		err = fmt.Errorf("%w: stop the archiver first", archive.ErrFollowed)
+	}
+	return ended, err
+}

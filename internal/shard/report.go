@@ -139,9 +139,9 @@ func worthReporting(told, now map[string]registry.Weight, age, interval time.Dur
 		old := told[name]
 		moved := max(old.Bytes-w.Bytes, w.Bytes-old.Bytes)
 		// When a group gets its first hold, its weights must be reported soon. Until the other members learn of the hold,
-		// they drop entries that the hold is meant to keep.
-		begins := w.Holds && !old.Holds
-		if begins || moved > max(reportBytesMin, old.Bytes/reportShare) || age > reportAge && w != old {
+		// they drop entries that the hold is meant to keep. When the hold ends, the other members wait for the report.
+		changes := w.Holds != old.Holds
+		if changes || moved > max(reportBytesMin, old.Bytes/reportShare) || age > reportAge && w != old {
 			return true
 		}
 	}

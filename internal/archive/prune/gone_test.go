@@ -19,7 +19,7 @@ type deleted struct {
 	*aged
 	gone  *archivetest.Group
 	next  *archivetest.Group // another group of the same name
-	ended time.Time // the last time that the archive covers of the deleted group
+	ended time.Time          // the last time that the archive covers of the deleted group
 }
 
 func newDeleted(t *testing.T) *deleted {

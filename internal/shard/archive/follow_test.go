@@ -33,7 +33,9 @@ type fake struct {
 	named   Named
 	applied uint64
 	floor   uint64
-	bytes   int // size of each entry
+	ended   bool  // result of End
+	endErr  error // result of End
+	bytes   int   // size of each entry
 
 	barrier func(ctx context.Context) error      // replaces the barrier; if nil, the barrier is passed immediately
 	read    func(r group.IndexRange) (err error) // if not nil, called before entries are read
@@ -87,6 +89,8 @@ func (g *fake) Archived(_ any, index uint64) {
 	g.held = append(g.held, index)
 }
 
+func (g *fake) End(context.Context) (bool, error) { return g.ended, g.endErr }
+
 func (g *fake) Begins(index uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,6 +111,10 @@ func (f *fakes) Led() (led []Group) {
 		led = append(led, g)
 	}
 	return led
+}
+
+func (f *fakes) All() (served []Group, unserved []Named) {
+	return f.Led(), slices.Collect(maps.Keys(f.silent))
 }
 
 func (f *fakes) Silent() iter.Seq2[Named, error] { return maps.All(f.silent) }
@@ -411,4 +419,27 @@ func TestASlowCallerHoldsNothing(t *testing.T) {
 			t.Error("the call goes on without its caller")
 		}
 	})
+}
+
+// EndHistory counts the groups whose holds have ended and those that wait, and refuses while an archiver follows.
+func TestTheEndOfTheHolds(t *testing.T) {
+	at := func(name string, ended bool, err error) *fake {
+		return &fake{named: Named{Name: name, UUID: uuid.New()}, ended: ended, endErr: err}
+	}
+	groups := &fakes{led: []*fake{at("a", true, nil), at("b", false, nil), at("c", false, errors.New("its leader holds"))},
+		silent: map[Named]error{{Name: "d"}: nil}}
+	s := New(Options{Shard: "s0", Store: store, Groups: groups, Holds: groups})
+	in := &archivev1.EndHistoryRequest{Header: &archivev1.Header{Store: store[:]}}
+	out, err := s.EndHistory(t.Context(), in)
+	if err != nil || out.GetEnded() != 1 || out.GetWaiting() != 2 || !strings.Contains(out.GetReason(), "group d") {
+		t.Errorf("%v, %v", out, err)
+	}
+	groups.led[1].endErr = fmt.Errorf("%w: stop it", ErrFollowed)
+	if _, err := s.EndHistory(t.Context(), in); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("an archiver follows a group: %v", err)
+	}
+	in.Header.Store = []byte("another store")
+	if _, err := s.EndHistory(t.Context(), in); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("another store: %v", err)
+	}
 }

@@ -6,6 +6,8 @@ package archive
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -24,6 +26,8 @@ import (
 type Groups interface {
 	// Led returns the groups that this shard leads now, as far as it knows, in no particular order.
 	Led() []Group
+	// All returns the groups that this shard has, in no particular order. A group that is not served is in Unserved.
+	All() (served []Group, unserved []Named)
 	// Silent returns the groups for which this shard should answer but cannot, each with the reason. An example is a
 	// group that this shard leads according to etcd, but that is still loading.
 	Silent() iter.Seq2[Named, error]
@@ -55,7 +59,13 @@ type Group interface {
 	// about to make its first copy of the group, as of an index.
 	Archived(call any, index uint64)
 	Begins(index uint64)
+	// End ends the hold of the group, because nobody archives the store any more. It reports whether there was a hold.
+	// If the hold may still be in force, it returns an error, which wraps ErrFollowed if an archiver follows the group.
+	End(ctx context.Context) (ended bool, err error)
 }
+
+// ErrFollowed means that a hold cannot end because an archiver follows the group.
+var ErrFollowed = errors.New("an archiver follows it")
 
 // Holds lets the server release what a call has passed to Group.Archived, when that call ends.
 type Holds interface {
@@ -148,6 +158,35 @@ func (s *Server) endIdle(ctx context.Context) (wanted func()) {
 		}
 	})
 	return func() { timer.Stop() }
+}
+
+// EndHistory implements ArchiveService.
+func (s *Server) EndHistory(ctx context.Context, in *archivev1.EndHistoryRequest) (*archivev1.EndHistoryResponse,
+	error) {
+	if err := s.admit(in.GetHeader()); err != nil {
+		return nil, err
+	}
+	out := &archivev1.EndHistoryResponse{}
+	waits := func(g Named, why error) {
+		out.Waiting++
+		out.Reason = fmt.Sprintf("group %s: %v", g.Name, why)
+	}
+	served, unserved := s.opts.Groups.All()
+	for _, g := range served {
+		ended, err := g.End(ctx)
+		switch {
+		case errors.Is(err, ErrFollowed):
+			return nil, status.Errorf(codes.FailedPrecondition, "group %s: %v", g.Named().Name, err)
+		case err != nil:
+			waits(g.Named(), err)
+		case ended:
+			out.Ended++
+		}
+	}
+	for _, g := range unserved {
+		waits(g, errors.New("this shard does not serve it at present"))
+	}
+	return out, nil
 }
 
 // FetchBlob implements ArchiveService.

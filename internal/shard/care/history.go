@@ -3,6 +3,7 @@ package care
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -114,6 +115,37 @@ func (h *Holds) Leave(call any) {
 			one.last, one.known = at, true
 		}
 	}
+}
+
+// ErrFollowed means that an archiver follows a group whose hold is to end.
+var ErrFollowed = errors.New("an archiver follows the group: stop the archiver first")
+
+// ErrLeaderHolds means that the hold of a group cannot end here yet, because its leader may still report it to etcd.
+var ErrLeaderHolds = errors.New("the group's leader has not reported yet that the hold has ended")
+
+// End ends the hold of a group, because nobody archives the store any more. It reports whether there was a hold. The
+// leader ends its hold first. Another member waits until etcd shows that the leader has no hold, because it would
+// otherwise learn the hold again. End returns ErrFollowed, ErrLeaderHolds, or the error of the log.
+func (h *Holds) End(ctx context.Context, sv *replicas.Served, state placement.Group) (ended bool, err error) {
+	m := sv.Replica().Members()
+	if leads := m.LeaderID == sv.RaftID; !leads {
+		weights, known := h.reported.again(ctx, state.Leader)
+		if w := weights[state.Name]; !known || w.UUID != state.UUID || w.Holds {
+			return false, ErrLeaderHolds
+		}
+	}
+	h.mu.Lock()
+	one := h.of(sv.UUID())
+	if len(one.callers) > 0 {
+		h.mu.Unlock()
+		return false, ErrFollowed
+	}
+	_, ended = sv.Log().HistoryFloor()
+	ended = ended || one.known
+	// A leader must not learn from etcd what it has reported itself.
+	one.last, one.known, one.term = 0, false, m.Term
+	h.mu.Unlock()
+	return ended, sv.Log().EndHistory()
 }
 
 // forget removes the holds of groups that are no longer on this shard.

@@ -39,6 +39,15 @@ func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) r
 	return registry.Weight{}
 }
 
+// again does the same as weightsOf, but does not use an earlier answer of etcd.
+func (h *reportedWeights) again(ctx context.Context, shard string) (map[string]registry.Weight, bool) {
+	h.mu.Lock()
+	delete(h.shards, shard)
+	h.silent = time.Time{}
+	h.mu.Unlock()
+	return h.weightsOf(ctx, shard)
+}
+
 // weightsOf returns the weights that a shard last reported, by group. It returns false if the name of the shard is
 // empty, or if etcd does not respond.
 func (h *reportedWeights) weightsOf(ctx context.Context, shard string) (map[string]registry.Weight, bool) {

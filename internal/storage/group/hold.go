@@ -21,7 +21,8 @@ func (l *Log) SetHold(h Hold) { l.state.hold.Store(&h) }
 // HistoryFloor returns the history floor. Reads of the group's state as of an index at or above the floor are exact.
 // For each record that existed as of that index, the newest version at or below the index is still stored. The result
 // known is false if no hold was ever in force, or if the floor is not durable yet (BeginHistory). History below the
-// applied index may then be incomplete. The floor never becomes lower, except by an install.
+// applied index may then be incomplete. The floor never becomes lower, except by an install and
+// by EndHistory.
 func (l *Log) HistoryFloor() (floor uint64, known bool) {
 	if h := l.folder.history.Load(); h != nil {
 		return h.floor, true
@@ -47,6 +48,30 @@ func (l *Log) BeginHistory() error {
 	err := l.editor.beginHistory()
 	l.addNames("history", &err)
 	return err
+}
+
+// EndHistory ends the hold, and durably removes the history floor: nothing needs the history of the group any more. A
+// hold that is set later begins with a new floor. If the floor cannot be removed, compaction obeys no hold until the
+// log is loaded again, and EndHistory can be repeated.
+func (l *Log) EndHistory() error {
+	l.SetHold(Hold{})
+	err := l.editor.endHistory()
+	l.addNames("history", &err)
+	return err
+}
+
+// endHistory implements Log.EndHistory.
+func (e *editor) endHistory() error {
+	if e.folder.history.Load() == nil {
+		return nil
+	}
+	err := e.w.whileOpen(func() error {
+		return e.w.amend(func(m *format.Manifest) { m.HistoryKnown, m.HistoryFloor = false, 0 })
+	})
+	if err != nil {
+		return fmt.Errorf("history floor: %w", format.MarkShortage(err))
+	}
+	return nil
 }
 
 // beginHistory implements Log.BeginHistory.

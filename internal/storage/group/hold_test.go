@@ -237,6 +237,38 @@ func TestTheHistoryFloorIsKnownWhenItIsDurable(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
+// TestTheEndOfHistoryIsDurable checks that a log whose history has ended keeps nothing, also after a load, and that its
+// manifest has version 1 again. A later hold begins with a new floor.
+func TestTheEndOfHistoryIsDurable(t *testing.T) {
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
+	d := newHeld(t, driverOptions(faulty, Index, 64<<10), 0)
+	d.put(format.Entry{ID: 1}, format.Entry{ID: 1}, format.Entry{ID: 2})
+	f := faulty.Add(&vfstest.Fault{Err: syscall.ENOSPC,
+		Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }})
+	if err := d.log.EndHistory(); !errors.Is(err, format.ErrNoSpace) {
+		t.Errorf("a manifest that was not written: %v", err)
+	}
+	f.Remove()
+	wantFloor(t, d.log, 0, true)
+	ok(t, d.log.EndHistory())
+	ok(t, d.log.EndHistory())
+	wantFloor(t, d.log, 0, false)
+	ok(t, d.log.Seal())
+	ok(t, d.log.Close(true))
+	if m, err := format.ReadManifest(faulty, d.opts.Dir); err != nil || m.Version() != 1 {
+		t.Errorf("version %d, %v", m.Version(), err)
+	}
+	d.load()
+	ok(t, d.log.Apply(3, nil))
+	compactAll(t, d.log)
+	wantIndexes(t, d.log, 1, 2)
+	wantFloor(t, d.log, 0, false)
+	d.log.SetHold(Hold{Index: 1, On: true})
+	ok(t, d.log.BeginHistory())
+	wantFloor(t, d.log, 3, true)
+	ok(t, d.log.Close(false))
+}
+
 // TestTheNextManifestHasTheHistoryFloor checks that the floor also becomes durable with any other write of the
 // manifest: a seal, or a compaction that drops nothing.
 func TestTheNextManifestHasTheHistoryFloor(t *testing.T) {

@@ -25,6 +25,113 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type EndHistoryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Header        *Header                `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndHistoryRequest) Reset() {
+	*x = EndHistoryRequest{}
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndHistoryRequest) ProtoMessage() {}
+
+func (x *EndHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndHistoryRequest.ProtoReflect.Descriptor instead.
+func (*EndHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *EndHistoryRequest) GetHeader() *Header {
+	if x != nil {
+		return x.Header
+	}
+	return nil
+}
+
+type EndHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of groups on the shard whose holds this call has ended.
+	Ended uint32 `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Number of groups on the shard whose holds may still be in force.
+	Waiting uint32 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Why one of the groups in `waiting` waits. Empty if there are none.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndHistoryResponse) Reset() {
+	*x = EndHistoryResponse{}
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndHistoryResponse) ProtoMessage() {}
+
+func (x *EndHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndHistoryResponse.ProtoReflect.Descriptor instead.
+func (*EndHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *EndHistoryResponse) GetEnded() uint32 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+func (x *EndHistoryResponse) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *EndHistoryResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Header names the store and the shard that a call is meant for.
 type Header struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -38,7 +145,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[0]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -50,7 +157,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[0]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -63,7 +170,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{0}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Header) GetStore() []byte {
@@ -94,7 +201,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[1]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -106,7 +213,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[1]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -119,7 +226,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{1}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FollowRequest) GetHeader() *Header {
@@ -161,7 +268,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[2]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -173,7 +280,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[2]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -186,7 +293,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{2}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Position) GetGroup() []byte {
@@ -252,7 +359,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[3]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -264,7 +371,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[3]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -277,7 +384,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{3}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FollowResponse) GetGroup() []byte {
@@ -377,7 +484,7 @@ type FetchGroupRequest struct {
 
 func (x *FetchGroupRequest) Reset() {
 	*x = FetchGroupRequest{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[4]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +496,7 @@ func (x *FetchGroupRequest) String() string {
 func (*FetchGroupRequest) ProtoMessage() {}
 
 func (x *FetchGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[4]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +509,7 @@ func (x *FetchGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGroupRequest.ProtoReflect.Descriptor instead.
 func (*FetchGroupRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{4}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FetchGroupRequest) GetPart() isFetchGroupRequest_Part {
@@ -459,7 +566,7 @@ type FetchGroupStart struct {
 
 func (x *FetchGroupStart) Reset() {
 	*x = FetchGroupStart{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[5]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +578,7 @@ func (x *FetchGroupStart) String() string {
 func (*FetchGroupStart) ProtoMessage() {}
 
 func (x *FetchGroupStart) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[5]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +591,7 @@ func (x *FetchGroupStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGroupStart.ProtoReflect.Descriptor instead.
 func (*FetchGroupStart) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{5}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FetchGroupStart) GetHeader() *Header {
@@ -514,7 +621,7 @@ type FetchGroupResponse struct {
 
 func (x *FetchGroupResponse) Reset() {
 	*x = FetchGroupResponse{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[6]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +633,7 @@ func (x *FetchGroupResponse) String() string {
 func (*FetchGroupResponse) ProtoMessage() {}
 
 func (x *FetchGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[6]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +646,7 @@ func (x *FetchGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchGroupResponse.ProtoReflect.Descriptor instead.
 func (*FetchGroupResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{6}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FetchGroupResponse) GetPart() isFetchGroupResponse_Part {
@@ -598,7 +705,7 @@ type FetchBlobRequest struct {
 
 func (x *FetchBlobRequest) Reset() {
 	*x = FetchBlobRequest{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[7]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +717,7 @@ func (x *FetchBlobRequest) String() string {
 func (*FetchBlobRequest) ProtoMessage() {}
 
 func (x *FetchBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[7]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +730,7 @@ func (x *FetchBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBlobRequest.ProtoReflect.Descriptor instead.
 func (*FetchBlobRequest) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{7}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FetchBlobRequest) GetHeader() *Header {
@@ -664,7 +771,7 @@ type FetchBlobResponse struct {
 
 func (x *FetchBlobResponse) Reset() {
 	*x = FetchBlobResponse{}
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[8]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +783,7 @@ func (x *FetchBlobResponse) String() string {
 func (*FetchBlobResponse) ProtoMessage() {}
 
 func (x *FetchBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[8]
+	mi := &file_sheaf_archive_v1_archive_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +796,7 @@ func (x *FetchBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBlobResponse.ProtoReflect.Descriptor instead.
 func (*FetchBlobResponse) Descriptor() ([]byte, []int) {
-	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{8}
+	return file_sheaf_archive_v1_archive_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FetchBlobResponse) GetChunk() *v1.FileChunk {
@@ -703,7 +810,13 @@ var File_sheaf_archive_v1_archive_proto protoreflect.FileDescriptor
 
 const file_sheaf_archive_v1_archive_proto_rawDesc = "" +
 	"\n" +
-	"\x1esheaf/archive/v1/archive.proto\x12\x10sheaf.archive.v1\x1a\x18sheaf/peer/v1/peer.proto\"9\n" +
+	"\x1esheaf/archive/v1/archive.proto\x12\x10sheaf.archive.v1\x1a\x18sheaf/peer/v1/peer.proto\"E\n" +
+	"\x11EndHistoryRequest\x120\n" +
+	"\x06header\x18\x01 \x01(\v2\x18.sheaf.archive.v1.HeaderR\x06header\"\\\n" +
+	"\x12EndHistoryResponse\x12\x14\n" +
+	"\x05ended\x18\x01 \x01(\rR\x05ended\x12\x18\n" +
+	"\awaiting\x18\x02 \x01(\rR\awaiting\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"9\n" +
 	"\x06Header\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\fR\x05store\x12\x19\n" +
 	"\bto_shard\x18\x02 \x01(\tR\atoShard\"\x8f\x01\n" +
@@ -748,12 +861,14 @@ const file_sheaf_archive_v1_archive_proto_rawDesc = "" +
 	"\x03ref\x18\x03 \x01(\fR\x03ref\x12!\n" +
 	"\foffset_bytes\x18\x04 \x01(\x03R\voffsetBytes\"C\n" +
 	"\x11FetchBlobResponse\x12.\n" +
-	"\x05chunk\x18\x01 \x01(\v2\x18.sheaf.peer.v1.FileChunkR\x05chunk2\x96\x02\n" +
+	"\x05chunk\x18\x01 \x01(\v2\x18.sheaf.peer.v1.FileChunkR\x05chunk2\xef\x02\n" +
 	"\x0eArchiveService\x12O\n" +
 	"\x06Follow\x12\x1f.sheaf.archive.v1.FollowRequest\x1a .sheaf.archive.v1.FollowResponse(\x010\x01\x12[\n" +
 	"\n" +
 	"FetchGroup\x12#.sheaf.archive.v1.FetchGroupRequest\x1a$.sheaf.archive.v1.FetchGroupResponse(\x010\x01\x12V\n" +
-	"\tFetchBlob\x12\".sheaf.archive.v1.FetchBlobRequest\x1a#.sheaf.archive.v1.FetchBlobResponse0\x01B0Z.sheaf.dev/sheaf/api/sheaf/archive/v1;archivev1b\x06proto3"
+	"\tFetchBlob\x12\".sheaf.archive.v1.FetchBlobRequest\x1a#.sheaf.archive.v1.FetchBlobResponse0\x01\x12W\n" +
+	"\n" +
+	"EndHistory\x12#.sheaf.archive.v1.EndHistoryRequest\x1a$.sheaf.archive.v1.EndHistoryResponseB0Z.sheaf.dev/sheaf/api/sheaf/archive/v1;archivev1b\x06proto3"
 
 var (
 	file_sheaf_archive_v1_archive_proto_rawDescOnce sync.Once
@@ -767,42 +882,47 @@ func file_sheaf_archive_v1_archive_proto_rawDescGZIP() []byte {
 	return file_sheaf_archive_v1_archive_proto_rawDescData
 }
 
-var file_sheaf_archive_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_sheaf_archive_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_sheaf_archive_v1_archive_proto_goTypes = []any{
-	(*Header)(nil),                   // 0: sheaf.archive.v1.Header
-	(*FollowRequest)(nil),            // 1: sheaf.archive.v1.FollowRequest
-	(*Position)(nil),                 // 2: sheaf.archive.v1.Position
-	(*FollowResponse)(nil),           // 3: sheaf.archive.v1.FollowResponse
-	(*FetchGroupRequest)(nil),        // 4: sheaf.archive.v1.FetchGroupRequest
-	(*FetchGroupStart)(nil),          // 5: sheaf.archive.v1.FetchGroupStart
-	(*FetchGroupResponse)(nil),       // 6: sheaf.archive.v1.FetchGroupResponse
-	(*FetchBlobRequest)(nil),         // 7: sheaf.archive.v1.FetchBlobRequest
-	(*FetchBlobResponse)(nil),        // 8: sheaf.archive.v1.FetchBlobResponse
-	(*v1.FetchGroupWanted)(nil),      // 9: sheaf.peer.v1.FetchGroupWanted
-	(*v1.FetchGroupDescription)(nil), // 10: sheaf.peer.v1.FetchGroupDescription
-	(*v1.FileChunk)(nil),             // 11: sheaf.peer.v1.FileChunk
+	(*EndHistoryRequest)(nil),        // 0: sheaf.archive.v1.EndHistoryRequest
+	(*EndHistoryResponse)(nil),       // 1: sheaf.archive.v1.EndHistoryResponse
+	(*Header)(nil),                   // 2: sheaf.archive.v1.Header
+	(*FollowRequest)(nil),            // 3: sheaf.archive.v1.FollowRequest
+	(*Position)(nil),                 // 4: sheaf.archive.v1.Position
+	(*FollowResponse)(nil),           // 5: sheaf.archive.v1.FollowResponse
+	(*FetchGroupRequest)(nil),        // 6: sheaf.archive.v1.FetchGroupRequest
+	(*FetchGroupStart)(nil),          // 7: sheaf.archive.v1.FetchGroupStart
+	(*FetchGroupResponse)(nil),       // 8: sheaf.archive.v1.FetchGroupResponse
+	(*FetchBlobRequest)(nil),         // 9: sheaf.archive.v1.FetchBlobRequest
+	(*FetchBlobResponse)(nil),        // 10: sheaf.archive.v1.FetchBlobResponse
+	(*v1.FetchGroupWanted)(nil),      // 11: sheaf.peer.v1.FetchGroupWanted
+	(*v1.FetchGroupDescription)(nil), // 12: sheaf.peer.v1.FetchGroupDescription
+	(*v1.FileChunk)(nil),             // 13: sheaf.peer.v1.FileChunk
 }
 var file_sheaf_archive_v1_archive_proto_depIdxs = []int32{
-	0,  // 0: sheaf.archive.v1.FollowRequest.header:type_name -> sheaf.archive.v1.Header
-	2,  // 1: sheaf.archive.v1.FollowRequest.positions:type_name -> sheaf.archive.v1.Position
-	5,  // 2: sheaf.archive.v1.FetchGroupRequest.start:type_name -> sheaf.archive.v1.FetchGroupStart
-	9,  // 3: sheaf.archive.v1.FetchGroupRequest.wanted:type_name -> sheaf.peer.v1.FetchGroupWanted
-	0,  // 4: sheaf.archive.v1.FetchGroupStart.header:type_name -> sheaf.archive.v1.Header
-	10, // 5: sheaf.archive.v1.FetchGroupResponse.description:type_name -> sheaf.peer.v1.FetchGroupDescription
-	11, // 6: sheaf.archive.v1.FetchGroupResponse.chunk:type_name -> sheaf.peer.v1.FileChunk
-	0,  // 7: sheaf.archive.v1.FetchBlobRequest.header:type_name -> sheaf.archive.v1.Header
-	11, // 8: sheaf.archive.v1.FetchBlobResponse.chunk:type_name -> sheaf.peer.v1.FileChunk
-	1,  // 9: sheaf.archive.v1.ArchiveService.Follow:input_type -> sheaf.archive.v1.FollowRequest
-	4,  // 10: sheaf.archive.v1.ArchiveService.FetchGroup:input_type -> sheaf.archive.v1.FetchGroupRequest
-	7,  // 11: sheaf.archive.v1.ArchiveService.FetchBlob:input_type -> sheaf.archive.v1.FetchBlobRequest
-	3,  // 12: sheaf.archive.v1.ArchiveService.Follow:output_type -> sheaf.archive.v1.FollowResponse
-	6,  // 13: sheaf.archive.v1.ArchiveService.FetchGroup:output_type -> sheaf.archive.v1.FetchGroupResponse
-	8,  // 14: sheaf.archive.v1.ArchiveService.FetchBlob:output_type -> sheaf.archive.v1.FetchBlobResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	2,  // 0: sheaf.archive.v1.EndHistoryRequest.header:type_name -> sheaf.archive.v1.Header
+	2,  // 1: sheaf.archive.v1.FollowRequest.header:type_name -> sheaf.archive.v1.Header
+	4,  // 2: sheaf.archive.v1.FollowRequest.positions:type_name -> sheaf.archive.v1.Position
+	7,  // 3: sheaf.archive.v1.FetchGroupRequest.start:type_name -> sheaf.archive.v1.FetchGroupStart
+	11, // 4: sheaf.archive.v1.FetchGroupRequest.wanted:type_name -> sheaf.peer.v1.FetchGroupWanted
+	2,  // 5: sheaf.archive.v1.FetchGroupStart.header:type_name -> sheaf.archive.v1.Header
+	12, // 6: sheaf.archive.v1.FetchGroupResponse.description:type_name -> sheaf.peer.v1.FetchGroupDescription
+	13, // 7: sheaf.archive.v1.FetchGroupResponse.chunk:type_name -> sheaf.peer.v1.FileChunk
+	2,  // 8: sheaf.archive.v1.FetchBlobRequest.header:type_name -> sheaf.archive.v1.Header
+	13, // 9: sheaf.archive.v1.FetchBlobResponse.chunk:type_name -> sheaf.peer.v1.FileChunk
+	3,  // 10: sheaf.archive.v1.ArchiveService.Follow:input_type -> sheaf.archive.v1.FollowRequest
+	6,  // 11: sheaf.archive.v1.ArchiveService.FetchGroup:input_type -> sheaf.archive.v1.FetchGroupRequest
+	9,  // 12: sheaf.archive.v1.ArchiveService.FetchBlob:input_type -> sheaf.archive.v1.FetchBlobRequest
+	0,  // 13: sheaf.archive.v1.ArchiveService.EndHistory:input_type -> sheaf.archive.v1.EndHistoryRequest
+	5,  // 14: sheaf.archive.v1.ArchiveService.Follow:output_type -> sheaf.archive.v1.FollowResponse
+	8,  // 15: sheaf.archive.v1.ArchiveService.FetchGroup:output_type -> sheaf.archive.v1.FetchGroupResponse
+	10, // 16: sheaf.archive.v1.ArchiveService.FetchBlob:output_type -> sheaf.archive.v1.FetchBlobResponse
+	1,  // 17: sheaf.archive.v1.ArchiveService.EndHistory:output_type -> sheaf.archive.v1.EndHistoryResponse
+	14, // [14:18] is the sub-list for method output_type
+	10, // [10:14] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sheaf_archive_v1_archive_proto_init() }
@@ -810,11 +930,11 @@ func file_sheaf_archive_v1_archive_proto_init() {
 	if File_sheaf_archive_v1_archive_proto != nil {
 		return
 	}
-	file_sheaf_archive_v1_archive_proto_msgTypes[4].OneofWrappers = []any{
+	file_sheaf_archive_v1_archive_proto_msgTypes[6].OneofWrappers = []any{
 		(*FetchGroupRequest_Start)(nil),
 		(*FetchGroupRequest_Wanted)(nil),
 	}
-	file_sheaf_archive_v1_archive_proto_msgTypes[6].OneofWrappers = []any{
+	file_sheaf_archive_v1_archive_proto_msgTypes[8].OneofWrappers = []any{
 		(*FetchGroupResponse_Description)(nil),
 		(*FetchGroupResponse_Chunk)(nil),
 	}
@@ -824,7 +944,7 @@ func file_sheaf_archive_v1_archive_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sheaf_archive_v1_archive_proto_rawDesc), len(file_sheaf_archive_v1_archive_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	ArchiveService_Follow_FullMethodName     = "/sheaf.archive.v1.ArchiveService/Follow"
 	ArchiveService_FetchGroup_FullMethodName = "/sheaf.archive.v1.ArchiveService/FetchGroup"
 	ArchiveService_FetchBlob_FullMethodName  = "/sheaf.archive.v1.ArchiveService/FetchBlob"
+	ArchiveService_EndHistory_FullMethodName = "/sheaf.archive.v1.ArchiveService/EndHistory"
 )
 
 // ArchiveServiceClient is the client API for ArchiveService service.
@@ -55,6 +56,11 @@ type ArchiveServiceClient interface {
 	FetchGroup(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchGroupRequest, FetchGroupResponse], error)
 	// FetchBlob streams one blob file of a group. NOT_FOUND: the shard does not have the file.
 	FetchBlob(ctx context.Context, in *FetchBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchBlobResponse], error)
+	// EndHistory ends the holds of all groups on the shard, because nobody archives the store any more: compaction may
+	// then drop what it kept for an archive. A member waits until the leader of its group has reported to etcd that the
+	// group has no hold. So the caller repeats the call on all shards until none of them has anything left. An
+	// administrator may also make this call. FAILED_PRECONDITION: an archiver follows groups of the shard.
+	EndHistory(ctx context.Context, in *EndHistoryRequest, opts ...grpc.CallOption) (*EndHistoryResponse, error)
 }
 
 type archiveServiceClient struct {
@@ -110,6 +116,16 @@ func (c *archiveServiceClient) FetchBlob(ctx context.Context, in *FetchBlobReque
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ArchiveService_FetchBlobClient = grpc.ServerStreamingClient[FetchBlobResponse]
 
+func (c *archiveServiceClient) EndHistory(ctx context.Context, in *EndHistoryRequest, opts ...grpc.CallOption) (*EndHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndHistoryResponse)
+	err := c.cc.Invoke(ctx, ArchiveService_EndHistory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ArchiveServiceServer is the server API for ArchiveService service.
 // All implementations must embed UnimplementedArchiveServiceServer
 // for forward compatibility.
@@ -138,6 +154,11 @@ type ArchiveServiceServer interface {
 	FetchGroup(grpc.BidiStreamingServer[FetchGroupRequest, FetchGroupResponse]) error
 	// FetchBlob streams one blob file of a group. NOT_FOUND: the shard does not have the file.
 	FetchBlob(*FetchBlobRequest, grpc.ServerStreamingServer[FetchBlobResponse]) error
+	// EndHistory ends the holds of all groups on the shard, because nobody archives the store any more: compaction may
+	// then drop what it kept for an archive. A member waits until the leader of its group has reported to etcd that the
+	// group has no hold. So the caller repeats the call on all shards until none of them has anything left. An
+	// administrator may also make this call. FAILED_PRECONDITION: an archiver follows groups of the shard.
+	EndHistory(context.Context, *EndHistoryRequest) (*EndHistoryResponse, error)
 	mustEmbedUnimplementedArchiveServiceServer()
 }
 
@@ -156,6 +177,9 @@ func (UnimplementedArchiveServiceServer) FetchGroup(grpc.BidiStreamingServer[Fet
 }
 func (UnimplementedArchiveServiceServer) FetchBlob(*FetchBlobRequest, grpc.ServerStreamingServer[FetchBlobResponse]) error {
 	return status.Error(codes.Unimplemented, "method FetchBlob not implemented")
+}
+func (UnimplementedArchiveServiceServer) EndHistory(context.Context, *EndHistoryRequest) (*EndHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndHistory not implemented")
 }
 func (UnimplementedArchiveServiceServer) mustEmbedUnimplementedArchiveServiceServer() {}
 func (UnimplementedArchiveServiceServer) testEmbeddedByValue()                        {}
@@ -203,13 +227,36 @@ func _ArchiveService_FetchBlob_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ArchiveService_FetchBlobServer = grpc.ServerStreamingServer[FetchBlobResponse]
 
+func _ArchiveService_EndHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ArchiveServiceServer).EndHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ArchiveService_EndHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ArchiveServiceServer).EndHistory(ctx, req.(*EndHistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ArchiveService_ServiceDesc is the grpc.ServiceDesc for ArchiveService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var ArchiveService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "sheaf.archive.v1.ArchiveService",
 	HandlerType: (*ArchiveServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "EndHistory",
+			Handler:    _ArchiveService_EndHistory_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Follow",
