@@ -105,7 +105,7 @@ def read_group(root, group, logs):
             reads.append((0 if p.get("gone") else p["readAt"], p["after"]))
             parts += [(name, piece, p)] if piece else []
     times = [p["readAt"] for p in old if not p.get("gone")] + [at for at, _ in reads]
-    g["covered"] = max(times + [p[2]["lastCommit"] for p in parts], default=0)
+    g["covered"] = max(times + [p[2]["lastCommit"] for p in parts] + [g.get("covered", 0)])
     entries = {e[0]: e for part in parts for e in read_segment(root, *part)}
     return g, [entries[index] for index in sorted(entries)], reads
 
