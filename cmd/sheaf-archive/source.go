@@ -42,7 +42,8 @@ func sourceCommand(a *app) *cobra.Command {
 		Long: `Makes the groups of an archive as of one time into groups of a new store, whose shards fetch them here as
 from another shard. It needs no disk: each group is read from the bucket while it is sent. It writes one small object
 below use/ of the archive, which stops prune, renews it every hour, and deletes it at the end. If the process is
-killed, prune waits for up to 6 hours. It may be stopped and started again, with the same --into and --time: the shards continue.
+killed, prune waits for up to 6 hours. It may be stopped and started again, with the same --into and --time: the
+shards continue.
 
 Each group is consistent, but two groups may differ by what was written at that very time. Groups that cannot be
 restored exactly are named, with the reason; the others are served. --dry-run only shows the groups, and writes
@@ -108,7 +109,8 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 
 // find opens the archive and determines the state of its groups at a time. If the time is zero, it is the last one that
 // the archive covers.
-func find(ctx context.Context, s archivecli.Source, into uuid.UUID, when time.Time) (*restore.Restore, time.Time, error) {
+func find(ctx context.Context, s archivecli.Source, into uuid.UUID, when time.Time) (*restore.Restore, time.Time,
+	error) {
 	a, err := s.Open(ctx)
 	if err != nil {
 		return nil, when, err

@@ -12,9 +12,9 @@ import (
 )
 
 // forget removes the history of a deleted group from the archive. It creates a last catalogue without segments, so that
-// nothing needs the group's other objects any more. The last catalogue stays for ever: it shows that the group existed, up
-// to when, and that its history was pruned. Without it, a restore as of such a time would silently lack the group, and
-// the group's pieces in log objects would look like a history whose beginning is missing.
+// nothing needs the group's other objects any more. The last catalogue stays for ever: it shows that the group existed,
+// up to when, and that its history was pruned. Without it, a restore as of such a time would silently lack the group,
+// and the group's pieces in log objects would look like a history whose beginning is missing.
 //
 // A history is forgotten if no point reads it and it ended before the window, both by this process's clock and by the
 // bucket's, where the creation of the newest catalogue is the time of the end. forget reports whether it did so.

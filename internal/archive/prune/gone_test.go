@@ -77,7 +77,8 @@ func TestADeletedGroupIsForgottenAfterTheWindow(t *testing.T) {
 	for _, phase := range []string{"after the first phase", "after the second phase"} {
 		g := d.group()
 		if _, err := g.At(t.Context(), d.ended); !errors.Is(err, reader.ErrRefused) ||
-			!strings.Contains(err.Error(), "its history was pruned") || !g.Gone || !g.Covered.Equal(d.ended) || g.Name != "beta" {
+			!strings.Contains(err.Error(), "its history was pruned") || !g.Gone || !g.Covered.Equal(d.ended) ||
+			g.Name != "beta" {
 			t.Errorf("%s: %+v, %v", phase, g, err)
 		}
 		d.restores(t, phase)

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// copyAgain damages all catalogues of a group. An archiver that starts then copies the group again, so the group's bases
-// are no longer in effect. Points before the new history floor cannot be read any more, and are dropped.
+// copyAgain damages all catalogues of a group. An archiver that starts then copies the group again, so the group's
+// bases are no longer in effect. Points before the new history floor cannot be read any more, and are dropped.
 func (m *model) copyAgain(g *archivetest.Group) {
 	m.t.Helper()
 	ctx := m.t.Context()
@@ -33,12 +33,14 @@ func (m *model) copyAgain(g *archivetest.Group) {
 		content := bytes.Clone(m.bucket.Get(name))
 		content[len(content)-1] ^= 1
 		m.bucket.Set(name, content)
-		m.damaged = append(m.damaged, name[strings.Index(name, "g/"):])
+		m.damaged = append(m.damaged, strings.TrimPrefix(name, m.store.UUID.String()+"/"))
 	}
 	floor := max(g.Through()-m.dice.Uint64N(min(g.Through(), 20)), g.Floor)
 	m.w.CopyAgain(g, floor, 20)
 	m.points = slices.DeleteFunc(m.points, func(p *object.Point) bool {
-		lost := slices.ContainsFunc(p.Groups, func(in object.PointGroup) bool { return in.Group == g.UUID && in.Index < floor })
+		lost := slices.ContainsFunc(p.Groups, func(in object.PointGroup) bool {
+			return in.Group == g.UUID && in.Index < floor
+		})
 		if lost {
 			if err := m.store.DropPoint(ctx, p.Name, m.w.Now()); err != nil {
 				m.t.Fatal(err)

@@ -106,7 +106,8 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 	return report, s.listNew(ctx, listed, f, &opts, report)
 }
 
-// bases creates a new base for each group that needs one, and a last catalogue for each deleted group that nothing needs.
+// bases creates a new base for each group that needs one, and a last catalogue for each deleted group that nothing
+// needs.
 func (s *Store) bases(ctx context.Context, a *reader.Archive, points []Point, opts *Options, report *Report) error {
 	groups, err := a.Groups(ctx)
 	if err != nil {

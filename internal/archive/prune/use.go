@@ -39,7 +39,8 @@ var ErrUseEnded = errors.New("the archive may have been pruned meanwhile")
 // If the first use cannot be created, read is not called, and the error wraps ErrUnprotected, or fs.ErrNotExist if
 // there is no archive. If later ones cannot be created, pruning can delete an object at the earliest a day after the
 // last one has ended. Use then ends the context of read, and the error wraps ErrUseEnded.
-func (s *Store) Use(ctx context.Context, what string, warn func(text string), read func(ctx context.Context) error) error {
+func (s *Store) Use(ctx context.Context, what string, warn func(text string),
+	read func(ctx context.Context) error) error {
 	if _, err := s.folder().Stat(ctx, object.ArchiveName); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("there is no archive of store %s at this URL: %w", s.UUID, err)
 	}
@@ -113,11 +114,11 @@ func (u *using) renew(ctx context.Context) error {
 	}
 	u.last = next
 	older = slices.DeleteFunc(slices.Clone(older), func(use madeUse) bool { return use == before })
-	left, _ := u.delete(ctx, older, now)
+	u.uses, _ = u.delete(ctx, older, now)
 	if before.name != "" {
-		left = append(left, before)
+		u.uses = append(u.uses, before)
 	}
-	u.uses = append(left, next)
+	u.uses = append(u.uses, next)
 	return nil
 }
 

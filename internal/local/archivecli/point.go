@@ -154,7 +154,8 @@ func Prune(ctx context.Context, out *cli.Output, s Source, opts PruneOptions) er
 		verbs = [3]string{"would leave out", "would list", "would delete"}
 	}
 	if r.Forgotten > 0 {
-		out.Sayf("%s the whole history of %s that had been deleted", verbs[0], units.Count(int64(r.Forgotten), "group", "groups"))
+		out.Sayf("%s the whole history of %s that had been deleted", verbs[0],
+			units.Count(int64(r.Forgotten), "group", "groups"))
 	}
 	return out.Print(r, "%s %s in %s\n%s %s, %s, for deletion a day later\n%s %s, %s\n",
 		verbs[0], units.Count(r.Versions, "version", "versions"), units.Count(int64(r.Groups), "group", "groups"),

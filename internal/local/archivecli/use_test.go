@@ -49,7 +49,8 @@ func TestLongReadsAreProtected(t *testing.T) {
 	for name, command := range map[string]func(out *cli.Output, s Source) error{
 		"verify": func(out *cli.Output, s Source) error { return Verify(t.Context(), out, s, VerifyOptions{}) },
 		"copy": func(out *cli.Output, s Source) error {
-			return Copy(t.Context(), out, s, living, CopyOptions{At: fmt.Sprintf("index:%d", index), Group: "alpha", DryRun: true, Quiet: true})
+			return Copy(t.Context(), out, s, living, CopyOptions{At: fmt.Sprintf("index:%d", index), Group: "alpha",
+				DryRun: true, Quiet: true})
 		},
 	} {
 		b := &watched{Memory: memory}
