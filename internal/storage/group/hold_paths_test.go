@@ -105,6 +105,9 @@ func TestAnAcceptedLossRaisesTheHistoryFloor(t *testing.T) {
 	if at := l.AppliedIndex(); at != 4+format.LossJump {
 		t.Errorf("applied index %d", at)
 	}
+	if floor := l.DeletesFloor(); floor < 3 {
+		t.Errorf("a delete with index 3 may be lost, and the floor of deletes is %d", floor)
+	}
 	ok(t, l.Close(false))
 }
 

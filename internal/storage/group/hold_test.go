@@ -333,10 +333,56 @@ func TestDeletesAboveAnIgnoredHoldStay(t *testing.T) {
 	if m := d.log.folder.manifest; m.TombstoneFloor > 1 {
 		t.Errorf("tombstone floor %d is above the hold", m.TombstoneFloor)
 	}
+	if floor := d.log.DeletesFloor(); floor > 1 {
+		t.Errorf("the floor of deletes is %d, and no delete above the hold is missing", floor)
+	}
 	_, err := d.log.Compact(t.Context(), CompactOptions{All: true, IgnoreHold: true, SpaceLow: true})
 	ok(t, err)
 	wantIndexes(t, d.log, 1)
+	if floor := d.log.DeletesFloor(); floor < 2 {
+		t.Errorf("the floor of deletes is %d, and the delete with index 2 is missing", floor)
+	}
 	ok(t, d.log.Close(false))
+}
+
+// TestAMemberThatNeverHeardOfAHoldTellsWhichDeletesItDropped checks the case in which the history floor does not show
+// that a delete is missing. A member that has not been told of the hold drops versions and tombstones as if there were no
+// archive. If it becomes the leader, the archive is told a history floor from which on reads are exact, but the archive
+// itself still has a put of the deleted record from before.
+func TestAMemberThatNeverHeardOfAHoldTellsWhichDeletesItDropped(t *testing.T) {
+	for _, settled := range []bool{false, true} {
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
+		d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2}) // an archive has these
+		d.put(format.Entry{ID: 1, Kind: format.KindDelete}, format.Entry{ID: 2})
+		ok(t, d.log.Seal())
+		compactAll(t, d.log)
+		if settled {
+			compactAll(t, d.log)
+		}
+		d.log.SetHold(Hold{Index: 2, On: true})
+		ok(t, d.log.BeginHistory())
+		wantFloor(t, d.log, 4, true)
+		if missing := len(indexesOf(t, d.log, 1)) == 0; missing != settled || d.log.DeletesFloor() > 2 != settled {
+			t.Errorf("the delete with index 3 is missing: %t, and the floor of deletes is %d", missing, d.log.DeletesFloor())
+		}
+		floor := d.log.DeletesFloor()
+		ok(t, d.log.Close(true))
+		d.load()
+		if got := d.log.DeletesFloor(); got != floor {
+			t.Errorf("the floor of deletes was %d, and is %d after a restart", floor, got)
+		}
+		to := d.opts
+		to.FS = vfstest.NewMem()
+		ok(t, to.FS.MkdirAll(to.Dir))
+		ok(t, d.log.Apply(d.last(), nil))
+		ok(t, install(d.log, to))
+		l, _, err := Load(t.Context(), to, nil)
+		ok(t, err)
+		if got := l.DeletesFloor(); got != floor {
+			t.Errorf("the floor of deletes was %d, and is %d after an install", floor, got)
+		}
+		ok(t, errors.Join(l.Close(false), d.log.Close(false)))
+	}
 }
 
 // TestWhatWasJustSupersededStaysWhileAHoldIsOn checks that versions superseded in the last ten minutes are kept while a

@@ -147,6 +147,7 @@ func (p *rangeRepair) checkAbsent() error {
 					at)
 			case known && k.tombstone:
 				deleted = append(deleted, row{id: k.id, index: at})
+				p.tombstones = max(p.tombstones, at)
 			}
 			if k.version {
 				p.gone = append(p.gone, k.id)

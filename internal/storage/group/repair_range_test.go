@@ -505,7 +505,8 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 }
 
 // TestRepairForgetsATombstoneThatThePeerHasNotAnyMore repairs a log that, like the peer, stores no older version of
-// the record. Therefore no older version becomes visible again when the tombstone is dropped.
+// the record. Therefore no older version becomes visible again when the tombstone is dropped. Readers that follow the
+// log, and have not read the delete yet, must learn that they missed it.
 func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)}, format.Entry{ID: 7, Data: payload(7, 200)})
@@ -540,5 +541,12 @@ func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	}
 	d.wants(7, nil)
 	d.wants(2, last.Data)
+	if floor := d.log.DeletesFloor(); floor != at {
+		t.Errorf("the delete with index %d is missing, and the floor of deletes is %d", at, floor)
+	}
+	if _, _, err := d.log.Changes(t.Context(), at-1, ChangesOptions{RecordsMax: 9, BytesMax: 1 << 20}); !errors.Is(err,
+		ErrCursorExpired) {
+		t.Errorf("changes from before a delete that is missing: %v", err)
+	}
 	ok(t, errors.Join(d.log.Close(false), twin.Close(false)))
 }

@@ -29,7 +29,10 @@ type rangeRepair struct {
 	// dropped means that entries are left out because the peer has compacted them away. They were superseded by entries
 	// up to the peer's applied index, which this log has also applied.
 	dropped bool
-	terms   []format.TermRun
+	// tombstones is the greatest index of the tombstones that are left out. It is 0 if none is. Since the peer has dropped
+	// them, its tombstone floor is at or above this index, so every member has the log up to it.
+	tombstones uint64
+	terms      []format.TermRun
 	out     *rewrite
 	// returns holds the restored versions whose new locations must be added to the index. Either the index has no
 	// location for such a version's record, or it has a different one.
@@ -97,6 +100,7 @@ func (p *rangeRepair) rewrite() error {
 	if p.dropped {
 		p.out.history = everything // it is not known up to which index the peer's history is complete
 	}
+	p.out.tombstones = p.tombstones
 	if err = p.copyAll(); err == nil {
 		err = p.editor.finish(p.ctx, p.out, p.v.m.LastIndex)
 	}

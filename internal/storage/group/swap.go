@@ -20,7 +20,9 @@ type rewrite struct {
 	// history is the index to which the rewrite raises a lower history floor. It is 0 if no superseded version is
 	// dropped. If it is above the applied index, the floor is raised only to the applied index.
 	history uint64
-	to      *segio.Writer
+	// tombstones is the index to which the rewrite raises a lower tombstone floor. It is 0 if the floor need not rise.
+	tombstones uint64
+	to         *segio.Writer
 }
 
 // place returns the segments that replace the old ones in the list.
@@ -181,6 +183,7 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 			if m.HistoryKnown {
 				m.HistoryFloor = max(m.HistoryFloor, min(r.history, e.state.applied.Load()))
 			}
+			m.TombstoneFloor = max(m.TombstoneFloor, r.tombstones)
 		})
 	}
 	if err != nil {
