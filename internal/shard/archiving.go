@@ -127,6 +127,8 @@ func (a archived) Read(r group.IndexRange, maxBytes uint64) (group.RangeAnswer, 
 
 func (a archived) HistoryFloor() (uint64, bool) { return a.sv.Log().HistoryFloor() }
 
+func (a archived) DeletesFloor() uint64 { return a.sv.Log().DeletesFloor() }
+
 func (a archived) Archived(call any, index uint64) { a.holds.Take(call, a.sv, index) }
 
 func (a archived) Begins(index uint64) { a.holds.Begin(a.sv, index) }

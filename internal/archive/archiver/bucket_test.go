@@ -262,7 +262,7 @@ func (v *view) List(_ context.Context, prefix, after string) iter.Seq2[bucket.In
 		stale := v.hits(faultStale)
 		for _, name := range v.memory.names(prefix) {
 			v.memory.mu.Lock()
-			age := time.Since(v.memory.made[name])
+			age, bytes := time.Since(v.memory.made[name]), int64(len(v.memory.objects[name]))
 			v.memory.mu.Unlock()
 			if name <= after || stale && age < 2*time.Minute {
 				continue
@@ -271,7 +271,7 @@ func (v *view) List(_ context.Context, prefix, after string) iter.Seq2[bucket.In
 				yield(bucket.Info{}, errBucket)
 				return
 			}
-			if !yield(bucket.Info{Name: name}, nil) {
+			if !yield(bucket.Info{Name: name, Bytes: bytes}, nil) {
 				return
 			}
 		}

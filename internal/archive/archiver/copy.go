@@ -17,25 +17,33 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// copies tracks the first copies of groups: those that are wanted, the one in progress, and those that are complete.
-// Safe for concurrent use.
+// copies tracks the copies of groups: those that are wanted, the one in progress, and those that are complete. Safe for
+// concurrent use.
 type copies struct {
 	signal chan struct{} // holds one element if wanted may have changed
 
 	mu     sync.Mutex
-	wanted []uuid.UUID // groups to copy, in the order of the requests; the first one may be in progress. Guarded by mu
+	wanted []wanted    // in the order of the requests; the first one may be in progress. Guarded by mu
 	done   []*group    // groups whose first copy is complete and whose catalogue exists. Guarded by mu
+	again  []copyAgain // further copies that have ended. Guarded by mu
 	err    error       // the error that must end the archiver, or nil. Guarded by mu
 }
 
-// want requests a first copy of a group, unless one was requested before.
-func (c *copies) want(id uuid.UUID) {
+// wanted is a copy that was requested.
+type wanted struct {
+	id    uuid.UUID
+	again *position // where the archive of the group ends; nil for a first copy
+}
+
+// want requests a copy of a group, unless one was requested before.
+func (c *copies) want(w wanted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if slices.Contains(c.wanted, id) || slices.ContainsFunc(c.done, func(g *group) bool { return g.id == id }) {
+	if slices.ContainsFunc(c.wanted, func(other wanted) bool { return other.id == w.id }) ||
+		slices.ContainsFunc(c.done, func(g *group) bool { return g.id == w.id }) {
 		return
 	}
-	c.wanted = append(c.wanted, id)
+	c.wanted = append(c.wanted, w)
 	select {
 	case c.signal <- struct{}{}:
 	default:
@@ -48,41 +56,47 @@ func (c *copies) waiting() int {
 	return len(c.wanted)
 }
 
-func (c *copies) first() (uuid.UUID, bool) {
+func (c *copies) first() (wanted, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.wanted) == 0 {
-		return uuid.Nil, false
+		return wanted{}, false
 	}
 	return c.wanted[0], true
 }
 
-// end records the outcome of the first copy in progress. The argument g is the copied group, or nil if the copy
-// failed. After a failure, a later call of want may request the copy again.
-func (c *copies) end(g *group, fatal error) {
+// end records the outcome of the copy in progress. Of the arguments g and again, one is the result. Both are nil if a
+// first copy has failed, or if the archiver must end. After a failure, a later call of want may request the copy again.
+func (c *copies) end(g *group, again *copyAgain, fatal error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wanted, c.err = c.wanted[1:], fatal
 	if g != nil {
 		c.done = append(c.done, g)
 	}
+	if again != nil {
+		c.again = append(c.again, *again)
+	}
 }
 
-// adopt adds the groups whose first copy is complete to the archived groups.
+// adopt adds the groups whose first copy is complete to the archived groups, and further copies to their groups.
 func (a *Archiver) adopt() error {
 	a.copies.mu.Lock()
 	defer a.copies.mu.Unlock()
 	for _, g := range a.copies.done {
 		a.groups[g.id] = g
 	}
-	a.copies.done = nil
+	for i := range a.copies.again {
+		a.adoptAgain(&a.copies.again[i])
+	}
+	a.copies.done, a.copies.again = nil, nil
 	return a.copies.err
 }
 
-// copyGroups makes the requested first copies one after another, until ctx ends or an error must end the archiver.
+// copyGroups makes the requested copies one after another, until ctx ends or an error must end the archiver.
 func (a *Archiver) copyGroups(ctx context.Context) {
 	for {
-		id, ok := a.copies.first()
+		w, ok := a.copies.first()
 		if !ok {
 			select {
 			case <-ctx.Done():
@@ -91,20 +105,27 @@ func (a *Archiver) copyGroups(ctx context.Context) {
 			}
 			continue
 		}
-		g, err := a.copyGroup(ctx, id)
+		var g *group
+		var again *copyAgain
+		var err error
+		if w.again == nil {
+			g, err = a.copyGroup(ctx, w.id)
+		} else {
+			again, err = a.copyGroupAgain(ctx, w)
+		}
 		if context.Cause(ctx) != nil {
 			return
 		}
 		var source sourceError
 		switch {
 		case err == nil:
-			a.copies.end(g, nil)
+			a.copies.end(g, again, nil)
 		case errors.As(err, &source) || !isFinal(err):
 			a.board.failed(ReasonSource, err)
-			a.opts.Log.Warn("the first copy of a group failed", "group", id, "error", err)
-			a.copies.end(nil, nil)
+			a.opts.Log.Warn("the copy of a group failed", "group", w.id, "again", w.again != nil, "error", err)
+			a.copies.end(nil, again, nil)
 		default:
-			a.copies.end(nil, err)
+			a.copies.end(nil, nil, err)
 			return
 		}
 	}
@@ -113,37 +134,17 @@ func (a *Archiver) copyGroups(ctx context.Context) {
 // copyGroup archives a group as of its applied index. It creates the blobs, then the segments, and finally the
 // catalogue, without which readers would not find the segments.
 func (a *Archiver) copyGroup(ctx context.Context, id uuid.UUID) (g *group, err error) {
-	files, err := a.opts.Source.Copy(ctx, id)
+	files, d, m, err := a.openCopy(ctx, id)
 	if err != nil {
-		return nil, sourceError{fmt.Errorf("copy group %s: %w", id, err)}
+		return nil, err
 	}
-	defer func() {
-		if closed := files.Close(); closed != nil {
-			a.opts.Log.Warn("the files of a first copy were not released", "group", id, "error", closed)
-		}
-	}()
-	d := files.Description()
-	m, _, err := format.DecodeManifest(d.Manifest)
-	if err == nil {
-		err = format.CheckIdentity(m.Identity, format.Identity{Store: a.opts.Store, Group: id})
-	}
-	if err == nil && (d.Index > format.NumberMax || d.Floor > format.NumberMax) {
-		err = fmt.Errorf("index %d or floor %d is absurd", d.Index, d.Floor)
-	}
-	if err != nil {
-		return nil, sourceError{fmt.Errorf("copy group %s: %w", id, err)}
-	}
+	defer a.closeCopy(files, id)
 	c := copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: d.Index}
 	if d.FloorKnown {
 		c.floor = d.Floor
 	}
-	for i := range m.Segments {
-		if err := c.file(ctx, &m.Segments[i]); err != nil {
-			return nil, fmt.Errorf("copy group %s: %w", m.Identity.Name, err)
-		}
-	}
-	if err := c.flush(ctx); err != nil {
-		return nil, fmt.Errorf("copy group %s: %w", m.Identity.Name, err)
+	if err := c.all(ctx, m.Segments); err != nil {
+		return nil, err
 	}
 	catalogue := object.Catalogue{
 		Group: id, Name: m.Identity.Name, Segments: c.refs, Through: d.Index, Floor: c.floor, Log: a.chain.number.Load(),
@@ -153,6 +154,36 @@ func (a *Archiver) copyGroup(ctx context.Context, id uuid.UUID) (g *group, err e
 		return a.foundInstead(ctx, id, err)
 	}
 	return &group{id: id, name: m.Identity.Name, catalogue: catalogue, number: number, next: d.Index}, nil
+}
+
+// openCopy asks the source for the files of a group, and checks their description.
+func (a *Archiver) openCopy(ctx context.Context, id uuid.UUID) (files GroupCopy, d CopyDescription, m *format.Manifest,
+	err error) {
+	defer func() {
+		if err != nil {
+			err = sourceError{fmt.Errorf("copy group %s: %w", id, err)}
+		}
+	}()
+	if files, err = a.opts.Source.Copy(ctx, id); err != nil {
+		return nil, d, nil, err
+	}
+	d = files.Description()
+	if m, _, err = format.DecodeManifest(d.Manifest); err == nil {
+		err = format.CheckIdentity(m.Identity, format.Identity{Store: a.opts.Store, Group: id})
+	}
+	if err == nil && (d.Index > format.NumberMax || d.Floor > format.NumberMax) {
+		err = fmt.Errorf("index %d or floor %d is absurd", d.Index, d.Floor)
+	}
+	if err != nil {
+		a.closeCopy(files, id)
+	}
+	return files, d, m, err
+}
+
+func (a *Archiver) closeCopy(files GroupCopy, id uuid.UUID) {
+	if err := files.Close(); err != nil {
+		a.opts.Log.Warn("the files of a copy were not released", "group", id, "error", err)
+	}
 }
 
 // copier converts the files of a replica to segment objects, without state records and without void entries.
@@ -165,6 +196,35 @@ type copier struct {
 	b        *pieces.Builder // the segment in progress, or nil
 	blobs    []blobAt        // blobs to which entries in b refer
 	refs     []object.SegmentRef
+	commits  []int64 // for each of the refs, the commit time of the last version up to its end
+
+	// The following fields are zero in a first copy.
+	after uint64      // the group is archived up to this index, so entries up to it are not copied
+	diff  *difference // compares the entries with the archive
+}
+
+// all copies the given segment files.
+func (c *copier) all(ctx context.Context, segments []format.ManifestSegment) error {
+	for i := range segments {
+		if err := c.file(ctx, &segments[i]); err != nil {
+			return fmt.Errorf("copy group %s: %w", c.identity.Name, err)
+		}
+	}
+	if err := c.flush(ctx); err != nil {
+		return fmt.Errorf("copy group %s: %w", c.identity.Name, err)
+	}
+	return nil
+}
+
+// commit returns the commit time of the last version that was added, or 0 if there is none.
+func (c *copier) commit() (at int64) {
+	if c.b != nil {
+		at = c.b.Commit()
+	}
+	if n := len(c.commits); at == 0 && n > 0 {
+		at = c.commits[n-1]
+	}
+	return at
 }
 
 // blobAt is an entry's reference to a blob.
@@ -208,6 +268,12 @@ func (c *copier) add(ctx context.Context, e *format.Entry, frame []byte) error {
 	if err := c.truncate(ctx, e.Index); err != nil {
 		return err
 	}
+	if c.diff != nil {
+		c.diff.add(e, c.commit())
+	}
+	if e.Index <= c.after {
+		return nil
+	}
 	if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
 		if err := c.flush(ctx); err != nil {
 			return err
@@ -244,6 +310,9 @@ func (c *copier) begin() {
 // truncate removes all entries whose index is at least the given one. If some of them are already in a segment
 // object, that object becomes garbage, and its remaining entries are read back.
 func (c *copier) truncate(ctx context.Context, from uint64) error {
+	if c.diff != nil {
+		c.diff.truncate(from)
+	}
 	if c.b != nil {
 		c.b.Truncate(from)
 		c.blobs = slices.DeleteFunc(c.blobs, func(b blobAt) bool { return b.index >= from })
@@ -254,7 +323,7 @@ func (c *copier) truncate(ctx context.Context, from uint64) error {
 	}
 	for n := len(c.refs); n > 0 && c.refs[n-1].Last >= from; n = len(c.refs) {
 		last := c.refs[n-1]
-		c.refs = c.refs[:n-1]
+		c.refs, c.commits = c.refs[:n-1], c.commits[:n-1]
 		if last.First >= from {
 			continue
 		}
@@ -319,6 +388,7 @@ func (c *copier) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.refs, c.b, c.blobs = append(c.refs, ref), nil, nil
+	c.refs, c.commits = append(c.refs, ref), append(c.commits, c.commit())
+	c.b, c.blobs = nil, nil
 	return nil
 }

@@ -45,6 +45,9 @@ type group struct {
 	gone         bool
 	goneNoted    bool // a piece or a catalogue records that the group is gone
 
+	catchUp   catchUp
+	copyAfter time.Time // when to try again to copy the group after a failure
+
 	skipped  bool  // ignored for the rest of the round, because its new entries were invalid, forgotten or not available
 	gap      error // why pieces were missing when the group was read from the bucket; the pieces after them were ignored
 	isBroken bool  // objects are missing or damaged, so a new catalogue is needed soon

@@ -44,7 +44,11 @@ func (a *Archiver) round(ctx context.Context) error {
 	if err := a.adopt(); err != nil {
 		return err
 	}
-	return a.cut(ctx)
+	if err := a.cut(ctx); err != nil {
+		return err
+	}
+	a.wantAgain(time.Now())
+	return nil
 }
 
 // skip records an error of the source, and ignores the group for the rest of the round.
@@ -62,7 +66,7 @@ func (a *Archiver) take(ctx context.Context, news *News) error {
 	switch {
 	case news.Unknown:
 		if g == nil {
-			a.copies.want(news.Group)
+			a.copies.want(wanted{id: news.Group})
 		}
 		return nil
 	case g == nil || g.gone || g.skipped || !g.isMarked:
@@ -70,8 +74,13 @@ func (a *Archiver) take(ctx context.Context, news *News) error {
 	case news.Gone:
 		g.gone = true
 		return nil
+	case g.catchUp == catchUpRuns:
+		return nil
+	case news.CopyAgain:
+		g.catchUp = catchUpDue
+		return nil
 	}
-	g.name = news.Name
+	g.name, g.catchUp = news.Name, catchUpNone
 	if err := a.takeEntries(ctx, g, news); err != nil {
 		var source sourceError
 		if !errors.As(err, &source) {

@@ -114,6 +114,11 @@ func (w *world) lives(d time.Duration) {
 		switch n := w.rng.IntN(60); {
 		case n < 3:
 			w.model.compact(g, n == 0)
+			if w.rng.IntN(2) == 0 {
+				w.model.compact(g, n == 0) // the second one drops deletes
+			}
+		case n == 4 && w.rng.IntN(4) == 0:
+			w.model.forgetHold(g)
 		case n == 3:
 			for range 60 {
 				w.model.write(g, w.rng.IntN(600))

@@ -54,6 +54,9 @@ type News struct {
 
 	Unknown bool // the archiver gave no position for this group, and must copy it first; Entries is empty
 	Gone    bool // the archiver gave a position, but the group has been deleted; Entries is empty
+	// CopyAgain is true if deletes above the position may be missing, so that the archiver must compare its archive with a
+	// new copy of the group. Entries is empty, and earlier parts are complete.
+	CopyAgain bool
 }
 
 // GroupCopy provides the files of one replica, as of an index.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"path"
 	"slices"
@@ -44,7 +45,8 @@ type modelGroup struct {
 	kept    []format.Entry // the entries that compaction has kept
 	dropped []uint64       // indexes of entries that superseded versions which compaction dropped despite the hold
 	floor   uint64
-	known   bool // whether the floor is known
+	deletes uint64 // index up to which deletes may be missing
+	known   bool   // whether the floor is known
 	hold    uint64
 	held    bool
 	deleted bool
@@ -123,7 +125,8 @@ func (m *model) blob(data []byte) format.BlobRef {
 	return ref
 }
 
-// compact drops superseded versions. It respects the hold unless the disk is full.
+// compact drops superseded versions, and deletes of which no older version is left. It respects the hold unless the disk
+// is full.
 func (m *model) compact(g *modelGroup, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,6 +138,12 @@ func (m *model) compact(g *modelGroup, full bool) {
 		}
 		by, superseded := newer[e.ID]
 		newer[e.ID] = e.Index
+		if !superseded && e.Kind == format.KindDelete {
+			if (full || !g.held || e.Index <= g.hold) && e.RequestID == [16]byte{} && !hasOlder(g.kept[:i], e.ID) {
+				g.deletes, kept[i].Index = max(g.deletes, e.Index), 0
+			}
+			continue
+		}
 		if !superseded || g.held && !full && by > g.hold {
 			continue
 		}
@@ -148,6 +157,17 @@ func (m *model) compact(g *modelGroup, full bool) {
 		kept[i].Index = 0
 	}
 	g.kept = slices.DeleteFunc(kept, func(e format.Entry) bool { return e.Index == 0 })
+}
+
+func hasOlder(entries []format.Entry, id int64) bool {
+	return slices.ContainsFunc(entries, func(e format.Entry) bool { return e.Kind.IsVersion() && e.ID == id })
+}
+
+// forgetHold makes a member the leader that has not been told of the hold.
+func (m *model) forgetHold(g *modelGroup) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g.held = false
 }
 
 func (m *model) hits(what string) bool {
@@ -221,6 +241,12 @@ func (m *model) news(g *modelGroup, positions map[uuid.UUID]uint64, yield func(N
 		return yield(n, nil)
 	}
 	g.hold, g.held = position, true
+	if g.deletes > position {
+		m.fired["deletes are missing"]++
+		n.CopyAgain = true
+		m.mu.Unlock()
+		return yield(n, nil)
+	}
 	var parts []News
 	n.Through = position
 	for _, e := range g.kept {
@@ -277,7 +303,8 @@ func (m *model) Copy(_ context.Context, id uuid.UUID) (GroupCopy, error) {
 	c := &modelCopy{model: m, files: make(map[string][]byte), d: CopyDescription{
 		Index: g.applied(), Floor: g.floor, FloorKnown: g.known,
 	}}
-	manifest := format.Manifest{Identity: format.Identity{Store: m.store, Group: id, Name: g.name}, Sequence: 1}
+	manifest := format.Manifest{Identity: format.Identity{Store: m.store, Group: id, Name: g.name}, Sequence: 1,
+		TombstoneFloor: g.deletes}
 	var entries []format.Entry
 	var committed int64 // commit time of the last version so far
 	for _, e := range g.kept {
@@ -359,7 +386,8 @@ func (c *modelCopy) Open(_ context.Context, name string, offset int64) (io.ReadC
 }
 
 // compare checks one archived group. It returns an error for an entry that is missing although the archive claims to
-// have it, for an entry that was never written, and for a hole without a reason.
+// have it, for an entry that was never written, for a wrong state as of an index at which the archive claims to be exact,
+// and for a hole without a reason. In a hole, the archive may have deletes that stand for others with other indexes.
 func (g *modelGroup) compare(r *readable, through uint64) error {
 	if r.through < through {
 		return fmt.Errorf("group %s: it is readable up to %d, not to %d", g.name, r.through, through)
@@ -379,6 +407,8 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 			return fmt.Errorf("group %s: index %d is above %d", g.name, e.Index, r.through)
 		case e.Index > r.through || ok && same(&have, e):
 		case e.Kind.IsVersion() && isOld && r.isInHole(superseded):
+		case ok && have.Kind == format.KindDelete && r.isInHole(e.Index):
+		case !ok && e.Kind == format.KindDelete && e.Index <= g.deletes: // checkStates tells whether the archive needs it
 		default:
 			return fmt.Errorf("group %s: index %d, superseded by %d, is missing; through %d, floor %d, holes %v", g.name,
 				e.Index, superseded, r.through, r.floor, r.holes)
@@ -386,6 +416,9 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 	}
 	for _, at := range r.indexes() {
 		e, have := written[at], r.entries[at]
+		if have.Kind == format.KindDelete && r.isInHole(at) && (e == nil || !same(e, &have)) {
+			continue // checkStates finds it if it stands for no delete
+		}
 		if e == nil {
 			return fmt.Errorf("group %s: index %d was never written", g.name, at)
 		}
@@ -397,9 +430,46 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 			return fmt.Errorf("group %s: index %d: %+v, written was %+v", g.name, at, have, *e)
 		}
 	}
+	if err := g.checkStates(r, written); err != nil {
+		return err
+	}
 	for _, h := range r.holes {
 		if !slices.ContainsFunc(g.dropped, func(by uint64) bool { return h.From < by && by <= h.To }) && g.known {
 			return fmt.Errorf("group %s: hole %v without a reason", g.name, h)
+		}
+	}
+	return nil
+}
+
+// checkStates compares the archive's state with the written one as of each index at which the archive claims to be exact.
+func (g *modelGroup) checkStates(r *readable, written map[uint64]*format.Entry) error {
+	want, have := make(map[int64]uint64), make(map[int64]uint64)
+	apply := func(state map[int64]uint64, e *format.Entry) {
+		switch e.Kind {
+		case format.KindPut:
+			state[e.ID] = e.Index
+		case format.KindDelete:
+			delete(state, e.ID)
+		}
+	}
+	indexes := r.indexes()
+	for at := range written {
+		indexes = append(indexes, at)
+	}
+	slices.Sort(indexes)
+	for _, at := range slices.Compact(indexes) {
+		if at > r.through {
+			break
+		}
+		if e, ok := r.entries[at]; ok {
+			apply(have, &e)
+		}
+		if e := written[at]; e != nil {
+			apply(want, e)
+		}
+		if at >= r.floor && !r.isInHole(at+1) && !maps.Equal(want, have) {
+			return fmt.Errorf("group %s: as of index %d the archive has the versions %v, written were %v; floor %d, holes %v",
+				g.name, at, have, want, r.floor, r.holes)
 		}
 	}
 	return nil

@@ -64,8 +64,8 @@ func (b *Builder) Last() uint64 {
 	return b.marks[len(b.marks)-1].index
 }
 
-// commit returns the commit time of the last version, or 0 if there is none.
-func (b *Builder) commit() int64 {
+// Commit returns the commit time of the last version, or 0 if there is none.
+func (b *Builder) Commit() int64 {
 	for _, m := range slices.Backward(b.marks) {
 		if m.version {
 			return m.commit
@@ -83,8 +83,8 @@ func (b *Builder) fits(e *format.Entry) error {
 		return fmt.Errorf("index %d or term %d is above %d", e.Index, e.Term, int64(format.NumberMax))
 	case e.Index <= b.Last():
 		return fmt.Errorf("index %d follows %d", e.Index, b.Last())
-	case e.Kind.IsVersion() && (e.CommitTime < b.commit() || e.CommitTime > format.NumberMax):
-		return fmt.Errorf("index %d: commit time %d follows %d", e.Index, e.CommitTime, b.commit())
+	case e.Kind.IsVersion() && (e.CommitTime < b.Commit() || e.CommitTime > format.NumberMax):
+		return fmt.Errorf("index %d: commit time %d follows %d", e.Index, e.CommitTime, b.Commit())
 	case !b.Empty() && e.Index-b.marks[0].index >= indexSpan:
 		return fmt.Errorf("%w: %d, from %d", ErrSpan, e.Index, b.marks[0].index)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
@@ -24,15 +25,8 @@ func (g *Group) StateOf(ctx context.Context, index uint64, wanted func(id int64)
 			yield(Version{}, err)
 			return
 		}
-		newest := &table{}
-		err := g.versionsUpTo(ctx, index, func(e *format.Entry, _ *source) error {
-			if wanted(e.ID) {
-				newest.add(e.ID, e.Index)
-			}
-			return nil
-		})
+		newest, err := g.newestUpTo(ctx, index, func(e *format.Entry) bool { return wanted(e.ID) })
 		if err == nil {
-			newest.done()
 			err = g.versionsUpTo(ctx, index, func(e *format.Entry, s *source) error {
 				if e.Kind == format.KindDelete || !newest.take(e.ID, e.Index) {
 					return nil
@@ -48,6 +42,50 @@ func (g *Group) StateOf(ctx context.Context, index uint64, wanted func(id int64)
 			yield(Version{}, fmt.Errorf("%s: %w", g, err))
 		}
 	}
+}
+
+// newestUpTo finds the newest version of each record at or below an index. It ignores the versions for which wanted
+// returns false.
+func (g *Group) newestUpTo(ctx context.Context, index uint64, wanted func(e *format.Entry) bool) (*table, error) {
+	newest := &table{}
+	err := g.versionsUpTo(ctx, index, func(e *format.Entry, _ *source) error {
+		if wanted(e) {
+			newest.add(e.ID, e.Index)
+		}
+		return nil
+	})
+	newest.done()
+	return newest, err
+}
+
+// End describes a group at the end of its archive.
+type End struct {
+	Live       []int64 // ids of the records whose newest version is a put, in ascending order
+	Term       uint64  // greatest term of a version; 0 if there is none
+	CommitTime int64   // commit time of the last version; 0 if there is none
+}
+
+// End returns the end of the group's archive. Unlike State, it does not ask whether reads as of that index are exact,
+// because it tells what the archive has, and not what the group had. It reads each object twice. It needs 32 bytes of
+// memory for each record, in addition to one chunk and one entry.
+func (g *Group) End(ctx context.Context) (end End, err error) {
+	newest, err := g.newestUpTo(ctx, g.Through, func(e *format.Entry) bool {
+		end.Term, end.CommitTime = max(end.Term, e.Term), max(end.CommitTime, e.CommitTime)
+		return true
+	})
+	if err == nil {
+		err = g.versionsUpTo(ctx, g.Through, func(e *format.Entry, _ *source) error {
+			if e.Kind == format.KindPut && newest.take(e.ID, e.Index) {
+				end.Live = append(end.Live, e.ID)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return End{}, fmt.Errorf("%s: %w", g, err)
+	}
+	slices.Sort(end.Live)
+	return end, nil
 }
 
 // errEnough ends an iteration because the caller wants no more elements.

@@ -178,7 +178,7 @@ func (r *round) take(one *answer) bool {
 	out := archiver.News{Group: id, Name: m.GetName()}
 	p := r.pieces[id]
 	switch {
-	case m.GetLeftOut() != "":
+	case m.GetLeftOut() != "" && !m.GetCopyAgain():
 		err := fmt.Errorf("shard %s: group %s: %s", one.from.address, m.GetName(), m.GetLeftOut())
 		if p != nil && p.from == one.from && !p.ended {
 			p.ended = true
@@ -197,6 +197,7 @@ func (r *round) take(one *answer) bool {
 	}
 	p.ended = !m.GetMore()
 	out.Unknown, out.Gone, out.More = m.GetUnknown(), m.GetGone(), m.GetMore()
+	out.CopyAgain = m.GetCopyAgain()
 	out.Through, out.Floor, out.FloorKnown = m.GetThrough(), m.GetHistoryFloor(), m.GetFloorKnown()
 	if m.GetReadAtUnixNs() != 0 {
 		out.ReadAt = time.Unix(0, m.GetReadAtUnixNs())

@@ -243,6 +243,7 @@ func (f *follow) send(ctx context.Context, one *fresh) error {
 	}
 	for at := one.after; ; {
 		out := &archivev1.FollowResponse{Group: bytesOf(one.Named().UUID), Name: one.Named().Name}
+		after := at
 		if at < one.through {
 			if err := f.askMemory(ctx); err != nil {
 				return err
@@ -260,8 +261,11 @@ func (f *follow) send(ctx context.Context, one *fresh) error {
 			at = piece.Through
 		}
 		out.Through, out.More = at, at < one.through
-		// The floor is read after the entries. If a compaction dropped some of the entries before they were read, it has
-		// raised the floor by now.
+		// Both floors are read after the entries. If a compaction dropped some of the entries before they were read, it has
+		// raised the floors by now.
+		if floor := one.DeletesFloor(); floor > after {
+			return f.copyAgain(one.Named(), after, floor)
+		}
 		out.HistoryFloor, out.FloorKnown = one.HistoryFloor()
 		if !out.GetMore() {
 			out.ReadAtUnixNs = one.readAt.UnixNano()
@@ -299,6 +303,13 @@ func (f *follow) leaveOut(g Named, why error) error {
 	reason := []rune(why.Error())
 	return f.stream.Send(&archivev1.FollowResponse{Group: bytesOf(g.UUID), Name: g.Name,
 		LeftOut: string(reason[:min(len(reason), reasonBytesMax)])})
+}
+
+// copyAgain tells the caller that it must copy a group again, because deletes above the index after may be missing.
+func (f *follow) copyAgain(g Named, after, floor uint64) error {
+	why := fmt.Sprintf("deletes above index %d, up to which it is archived, and up to index %d may be missing here: copy "+
+		"the group again, with an archiver that can do this", after, floor)
+	return f.stream.Send(&archivev1.FollowResponse{Group: bytesOf(g.UUID), Name: g.Name, CopyAgain: true, LeftOut: why})
 }
 
 func bytesOf(id uuid.UUID) []byte { return id[:] }

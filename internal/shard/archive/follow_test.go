@@ -33,9 +33,10 @@ type fake struct {
 	named   Named
 	applied uint64
 	floor   uint64
-	ended   bool  // result of End
-	endErr  error // result of End
-	bytes   int   // size of each entry
+	deletes uint64 // index up to which deletes may be missing
+	ended   bool   // result of End
+	endErr  error  // result of End
+	bytes   int    // size of each entry
 
 	barrier func(ctx context.Context) error      // replaces the barrier; if nil, the barrier is passed immediately
 	read    func(r group.IndexRange) (err error) // if not nil, called before entries are read
@@ -82,6 +83,8 @@ func (g *fake) Read(r group.IndexRange, maxBytes uint64) (out group.RangeAnswer,
 }
 
 func (g *fake) HistoryFloor() (uint64, bool) { return g.floor, g.floor > 0 }
+
+func (g *fake) DeletesFloor() uint64 { return g.deletes }
 
 func (g *fake) Archived(_ any, index uint64) {
 	g.mu.Lock()

@@ -54,6 +54,8 @@ type Group interface {
 	Read(r group.IndexRange, maxBytes uint64) (group.RangeAnswer, error)
 	// HistoryFloor returns the floor as group.(*Log).HistoryFloor does.
 	HistoryFloor() (floor uint64, known bool)
+	// DeletesFloor returns the index up to which deletes may be missing, as group.(*Log).DeletesFloor does.
+	DeletesFloor() uint64
 	// Archived records that an archiver has archived the group up to an index, which becomes the group's hold: later
 	// history is kept for the archive. The value of call identifies the archiver. Begins records that an archiver is
 	// about to make its first copy of the group, as of an index.

@@ -33,7 +33,7 @@ type rangeRepair struct {
 	// them, its tombstone floor is at or above this index, so every member has the log up to it.
 	tombstones uint64
 	terms      []format.TermRun
-	out     *rewrite
+	out        *rewrite
 	// returns holds the restored versions whose new locations must be added to the index. Either the index has no
 	// location for such a version's record, or it has a different one.
 	returns []move

@@ -352,7 +352,12 @@ type FollowResponse struct {
 	// members does not answer. Entries that were sent before in the same piece count up to the last `through`.
 	LeftOut string `protobuf:"bytes,11,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// The round has ended. No other field is set.
-	RoundEnds     bool `protobuf:"varint,12,opt,name=round_ends,json=roundEnds,proto3" json:"round_ends,omitempty"`
+	RoundEnds bool `protobuf:"varint,12,opt,name=round_ends,json=roundEnds,proto3" json:"round_ends,omitempty"`
+	// The caller cannot continue from its position with entries, because deletes above it may be missing. It would keep
+	// records that were deleted. It must fetch the group and compare: a record that it has and that the group has not was
+	// deleted. The hold stays at the position. `left_out` is set, too, for callers that do not know this field. Entries
+	// that were sent before in the same piece count up to the last `through`.
+	CopyAgain     bool `protobuf:"varint,13,opt,name=copy_again,json=copyAgain,proto3" json:"copy_again,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -467,6 +472,13 @@ func (x *FollowResponse) GetLeftOut() string {
 func (x *FollowResponse) GetRoundEnds() bool {
 	if x != nil {
 		return x.RoundEnds
+	}
+	return false
+}
+
+func (x *FollowResponse) GetCopyAgain() bool {
+	if x != nil {
+		return x.CopyAgain
 	}
 	return false
 }
@@ -827,7 +839,7 @@ const file_sheaf_archive_v1_archive_proto_rawDesc = "" +
 	"\bPosition\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\fR\x05group\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12!\n" +
-	"\fdeleted_name\x18\x03 \x01(\tR\vdeletedName\"\xd7\x02\n" +
+	"\fdeleted_name\x18\x03 \x01(\tR\vdeletedName\"\xf6\x02\n" +
 	"\x0eFollowResponse\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\fR\x05group\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -843,7 +855,9 @@ const file_sheaf_archive_v1_archive_proto_rawDesc = "" +
 	" \x01(\bR\x04gone\x12\x19\n" +
 	"\bleft_out\x18\v \x01(\tR\aleftOut\x12\x1d\n" +
 	"\n" +
-	"round_ends\x18\f \x01(\bR\troundEnds\"\x91\x01\n" +
+	"round_ends\x18\f \x01(\bR\troundEnds\x12\x1d\n" +
+	"\n" +
+	"copy_again\x18\r \x01(\bR\tcopyAgain\"\x91\x01\n" +
 	"\x11FetchGroupRequest\x129\n" +
 	"\x05start\x18\x01 \x01(\v2!.sheaf.archive.v1.FetchGroupStartH\x00R\x05start\x129\n" +
 	"\x06wanted\x18\x02 \x01(\v2\x1f.sheaf.peer.v1.FetchGroupWantedH\x00R\x06wantedB\x06\n" +

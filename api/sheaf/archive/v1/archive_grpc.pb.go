@@ -46,11 +46,11 @@ type ArchiveServiceClient interface {
 	//
 	// A position also holds the history of its group: on all members of the group, compaction keeps the versions that
 	// were superseded above the position, within the limits of the shards. A shard that reaches a limit continues without
-	// the hold; if compaction then drops such versions, `history_floor` rises above the position. No write waits for an
-	// archiver.
+	// the hold; if compaction then drops such versions, `history_floor` rises above the position, and if it drops deletes,
+	// the answer is `copy_again`. No write waits for an archiver.
 	Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowRequest, FollowResponse], error)
 	// FetchGroup streams the files of a replica as of its applied index, as PeerService.FetchGroup does. An archiver
-	// begins the archive of a group with these files. RESOURCE_EXHAUSTED: the shard already sends a group to an archiver,
+	// begins the archive of a group with these files, and continues with them after `copy_again`. RESOURCE_EXHAUSTED: the shard already sends a group to an archiver,
 	// so try again; NOT_FOUND: the shard has no serving replica of this group; UNAVAILABLE with the reason SLOW_READER,
 	// or DEADLINE_EXCEEDED: the caller received or requested nothing for ten minutes, and must begin again.
 	FetchGroup(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchGroupRequest, FetchGroupResponse], error)
@@ -144,11 +144,11 @@ type ArchiveServiceServer interface {
 	//
 	// A position also holds the history of its group: on all members of the group, compaction keeps the versions that
 	// were superseded above the position, within the limits of the shards. A shard that reaches a limit continues without
-	// the hold; if compaction then drops such versions, `history_floor` rises above the position. No write waits for an
-	// archiver.
+	// the hold; if compaction then drops such versions, `history_floor` rises above the position, and if it drops deletes,
+	// the answer is `copy_again`. No write waits for an archiver.
 	Follow(grpc.BidiStreamingServer[FollowRequest, FollowResponse]) error
 	// FetchGroup streams the files of a replica as of its applied index, as PeerService.FetchGroup does. An archiver
-	// begins the archive of a group with these files. RESOURCE_EXHAUSTED: the shard already sends a group to an archiver,
+	// begins the archive of a group with these files, and continues with them after `copy_again`. RESOURCE_EXHAUSTED: the shard already sends a group to an archiver,
 	// so try again; NOT_FOUND: the shard has no serving replica of this group; UNAVAILABLE with the reason SLOW_READER,
 	// or DEADLINE_EXCEEDED: the caller received or requested nothing for ten minutes, and must begin again.
 	FetchGroup(grpc.BidiStreamingServer[FetchGroupRequest, FetchGroupResponse]) error

@@ -1,0 +1,171 @@
+package archiver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/pieces"
+	"sheaf.dev/sheaf/internal/archive/reader"
+)
+
+// The code in this file brings a group's archive up to date if the store has dropped deletes that are not archived yet.
+// Entries alone are not enough then: the archive would keep records that were deleted. The group is copied again, and
+// the copy is compared with the archive. The earlier history stays, and a hole tells that the deletes are not exact.
+
+// catchUp is what a group does about deletes that it has missed.
+type catchUp int
+
+const (
+	catchUpNone catchUp = iota // the group continues with entries
+	// catchUpDue means that the group's leader has said that deletes are missing. The group waits until all of its new
+	// entries are in the bucket. If another leader, which has the deletes, answers first, the group continues with entries.
+	catchUpDue
+	catchUpRuns // a copy was requested, and no new entries are taken
+)
+
+// position is where the archive of a group ends.
+type position struct {
+	index uint64
+	floor uint64 // history floor of the archive
+}
+
+// copyAgain is the outcome of a further copy of a group.
+type copyAgain struct {
+	id     uuid.UUID
+	failed bool                // the other fields are not set
+	refs   []object.SegmentRef // segments with the entries above the position, and with the missing deletes
+	index  uint64              // with these segments, the group is complete up to this index
+	hole   *object.Hole        // nil if the copy has all deletes and versions above the position
+}
+
+// wantAgain requests further copies of the groups that need one, and of which all new entries are in the bucket.
+func (a *Archiver) wantAgain(now time.Time) {
+	for _, g := range a.sorted() {
+		isStored := g.news == nil && len(g.fresh) == 0 && len(g.newHoles) == 0 && g.next == g.covered()
+		if g.catchUp != catchUpDue || g.gone || !isStored || now.Before(g.copyAfter) {
+			continue
+		}
+		g.catchUp = catchUpRuns
+		a.opts.Log.Warn("deletes that are not archived yet may be missing in the store: the group is copied again, and its "+
+			"archive gets a hole", "group", g.name, "archived", g.next)
+		a.copies.want(wanted{id: g.id, again: &position{index: g.next, floor: g.catalogue.Floor}})
+	}
+}
+
+// adoptAgain adds a further copy to its group. A log object records the hole before a catalogue lists the segments, so
+// an archiver that was superseded adds nothing to the archive.
+func (a *Archiver) adoptAgain(c *copyAgain) {
+	g := a.groups[c.id]
+	g.catchUp = catchUpNone
+	switch {
+	case c.failed:
+		g.copyAfter = time.Now().Add(a.opts.Roll)
+		return
+	case g.gone:
+		return
+	}
+	if len(c.refs) > 0 {
+		g.fresh, g.freshThrough = c.refs, c.index
+	}
+	g.next = c.index
+	if c.hole != nil {
+		g.addHole(c.hole.From, c.hole.To)
+	}
+}
+
+// copyGroupAgain archives the entries of a group above the position, and the deletes that the archive has missed. It
+// creates only segments and blobs. No reader finds them before adoptAgain. If it fails, it also returns a result.
+func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, err error) {
+	failed := &copyAgain{id: w.id, failed: true}
+	end, err := a.archivedEnd(ctx, w)
+	if err != nil {
+		return failed, err
+	}
+	files, d, m, err := a.openCopy(ctx, w.id)
+	if err != nil {
+		return failed, err
+	}
+	defer a.closeCopy(files, w.id)
+	// From this floor on, the files have the exact state of the group, and no delete is missing that is not superseded.
+	floor := max(w.again.index, m.TombstoneFloor, m.AcceptedThrough, d.Floor)
+	if !d.FloorKnown {
+		floor = max(floor, d.Index)
+	}
+	if floor > d.Index {
+		return failed, sourceError{fmt.Errorf("copy group %s again: the replica has index %d, and its history begins at %d: "+
+			"this is tried again", m.Identity.Name, d.Index, floor)}
+	}
+	c := copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: w.again.floor,
+		after: w.again.index, diff: newDifference(end, w.again.index, floor)}
+	if err := c.all(ctx, m.Segments); err != nil {
+		return failed, err
+	}
+	if err := c.addDeletes(ctx); err != nil {
+		return failed, err
+	}
+	out := &copyAgain{id: w.id, refs: c.refs, index: d.Index}
+	if floor > w.again.index {
+		out.hole = &object.Hole{From: w.again.index, To: floor}
+	}
+	return out, nil
+}
+
+// archivedEnd reads from the bucket which records a group has at the end of its archive.
+func (a *Archiver) archivedEnd(ctx context.Context, w wanted) (end reader.End, err error) {
+	err = a.objects.again(ctx, ReasonRead, "read the archived records of group "+w.id.String(), func() error {
+		all, err := reader.Open(ctx, a.opts.Bucket, a.opts.Store, a.opts.Keys)
+		if err != nil {
+			return err
+		}
+		g, err := all.Group(ctx, w.id)
+		if err != nil {
+			return err
+		}
+		if g.Through != w.again.index {
+			return sourceError{fmt.Errorf("group %s is archived up to index %d, and can be read up to %d: %s", g.Name,
+				w.again.index, g.Through, g.Missing)}
+		}
+		end, err = g.End(ctx)
+		return err
+	})
+	if err != nil && (reader.IsBroken(err) || !isFinal(err)) {
+		err = sourceError{err} // the next attempt may read it
+	}
+	return end, err
+}
+
+// addDeletes archives the deletes that neither the archive nor the copy has.
+func (c *copier) addDeletes(ctx context.Context) error {
+	missing, ok := c.diff.deletes(c.commit())
+	if !ok {
+		return sourceError{fmt.Errorf("copy group %s again: the archive has more records than can have been deleted since "+
+			"index %d", c.identity.Name, c.after)}
+	}
+	for i := range missing {
+		if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
+			if err := c.flush(ctx); err != nil {
+				return err
+			}
+		}
+		if c.b == nil {
+			c.begin()
+		}
+		err := c.b.Append(&missing[i])
+		if errors.Is(err, pieces.ErrSpan) {
+			if err := c.flush(ctx); err != nil {
+				return err
+			}
+			c.begin()
+			err = c.b.Append(&missing[i])
+		}
+		if err != nil {
+			return sourceError{err}
+		}
+	}
+	return c.flush(ctx)
+}
