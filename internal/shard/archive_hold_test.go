@@ -299,6 +299,53 @@ func TestHoldsKeepOnlySoMuch(t *testing.T) {
 	})
 }
 
+// Deletes above the hold stay while only bytes of superseded versions are given up. If a volume runs out of space, they go,
+// too, even if they are all that the hold keeps. The archiver then learns that it must copy the group again.
+func TestDeletesGiveWayToSpaceLast(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := &cluster{t: t, registry: newRegistry(oneGroup, "a"), shards: map[string]*fixture{}}
+		f := c.add("a", func(cfg *Config) { cfg.Compaction = Compaction{Interval: time.Second, HoldBytesMax: 1 << 40} })
+		c.settled("a")
+		const records = 100
+		for id := range int64(records) {
+			f.put(id, data(id, 100))
+		}
+		a := newArchiver(c)
+		for range 3 {
+			a.round()
+		}
+		for id := range int64(records) {
+			f.delete(id)
+		}
+		log := f.shard.replicas.Routes().ByName["0"].Served().Log()
+		if err := log.Seal(); err != nil {
+			t.Fatal(err)
+		}
+		position := a.of("0").through
+		for range 3 {
+			if _, err := log.Compact(t.Context(), group.CompactOptions{All: true, IgnoreHold: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if held := log.Stats().HeldBytes; held > 0 || log.DeletesFloor() > position {
+			t.Errorf("%d bytes are held besides deletes, and the floor of deletes is %d", held, log.DeletesFloor())
+		}
+		time.Sleep(time.Minute)
+		for range 2 {
+			f.shard.compactor.AskForSpace(1 << 60)
+			time.Sleep(time.Minute)
+		}
+		if floor := log.DeletesFloor(); floor <= position {
+			t.Errorf("no delete was given up: the floor of deletes is %d, and the position %d", floor, position)
+		}
+		if a.round(); !a.of("0").again || a.of("0").through != position {
+			t.Errorf("deletes above %d are missing, and the archiver is told: again %t, through %d, %s", position,
+				a.of("0").again, a.of("0").through, a.of("0").why)
+		}
+	})
+}
+
 // If a volume runs out of space, it drops history in spite of the hold.
 func TestHoldsGiveWayToSpace(t *testing.T) {
 	t.Parallel()

@@ -50,6 +50,7 @@ type archivedGroup struct {
 	floored bool   // whether floor is known
 	gone    bool   // whether the last round reported that the group was deleted
 	why     string // why the last round contained no entries of the group
+	again   bool   // whether the last round reported that the group must be copied again
 	news    int    // number of messages about the group in the last round
 }
 
@@ -130,7 +131,7 @@ func (a *askingArchiver) take(m *archivev1.FollowResponse) {
 		a.t.Fatalf("news of group %s (%s), which was not asked for", m.GetName(), id)
 	}
 	g.news++
-	g.why, g.gone = m.GetLeftOut(), m.GetGone()
+	g.why, g.gone, g.again = m.GetLeftOut(), m.GetGone(), m.GetCopyAgain()
 	last := uint64(0)
 	for _, encoded := range m.GetEntries() {
 		var e raftpb.Entry

@@ -28,6 +28,9 @@ const (
 	catchUpRuns // a copy was requested, and no new entries are taken
 )
 
+// copyAgainPause is how long the archiver waits after a failed attempt, because each attempt reads the group's archive.
+const copyAgainPause = 5 * time.Minute
+
 // position is where the archive of a group ends.
 type position struct {
 	index uint64
@@ -64,7 +67,7 @@ func (a *Archiver) adoptAgain(c *copyAgain) {
 	g.catchUp = catchUpNone
 	switch {
 	case c.failed:
-		g.copyAfter = time.Now().Add(a.opts.Roll)
+		g.copyAfter = time.Now().Add(copyAgainPause)
 		return
 	case g.gone:
 		return

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/archive/reader"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
@@ -200,6 +201,11 @@ func (w *world) calm() *archive {
 	if err != nil {
 		w.t.Fatalf("%v; status %+v", err, p.Status())
 	}
+	report, err := reader.Verify(context.Background(), newView(w.memory, 0, 0), w.model.store, nil,
+		reader.VerifyOptions{})
+	if err != nil || len(report.Problems) > 0 {
+		w.t.Errorf("the archive is not valid: %v, %v", report.Problems, err)
+	}
 	for id, r := range a.groups {
 		if r.pieces > 0 || r.segments == 0 || r.gone != w.model.groups[id].deleted {
 			w.t.Errorf("group %s: %d pieces are not rolled, %d segments, gone %v", id, r.pieces, r.segments, r.gone)
@@ -270,7 +276,7 @@ func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 	}
 	for _, what := range []string{"two at once", "paused", "taken over", "killed", "holes", "two leaders answer",
 		"a group does not answer", "a stream ends early", "a blob cannot be had", "a blob comes damaged",
-		"a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged"} {
+		"a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged", "deletes are missing"} {
 		if fired[what] == 0 {
 			t.Errorf("never: %s", what)
 		}

@@ -29,7 +29,7 @@ type Status struct {
 	// zero if that time is not known yet, or if no group is archived.
 	ArchivedThrough time.Time
 	Groups          int   // number of archived groups
-	Waiting         int   // number of groups whose first copy is not complete
+	Waiting         int   // number of groups that wait for the end of a copy
 	Holes           int   // number of holes in the history of all groups
 	PendingBytes    int64 // size of the new entries in memory
 	LooseBytes      int64 // size of the entries that are only in log objects

@@ -264,6 +264,38 @@ func TestALongPieceComesInMessages(t *testing.T) {
 	}
 }
 
+// Entries do not help a caller that is below the floor of deletes, even if a compaction raises this floor while they are
+// sent. The entries that were sent before count. A caller at or above the floor continues.
+func TestACallerBelowTheDeletesThatAreMissingCopiesAgain(t *testing.T) {
+	g, at, below := newFake("g", 50), newFake("at", 9), newFake("below", 9)
+	at.deletes, below.deletes = 4, 4
+	g.bytes = 100 << 10
+	g.read = func(r group.IndexRange) error {
+		if r.First > 20 { // simulates a compaction that has just dropped a delete
+			g.deletes = 45
+		}
+		return nil
+	}
+	s := (&fakes{led: []*fake{g, at, below}}).round(t, positions(map[*fake]uint64{g: 3, at: 4, below: 3}))
+	news := s.of(g.named)
+	last := news[len(news)-1]
+	for i, m := range news[:len(news)-1] {
+		if m.GetCopyAgain() || m.GetThrough() > 23 || !m.GetMore() {
+			t.Errorf("message %d: %v", i, m)
+		}
+	}
+	if len(news) != 3 || !last.GetCopyAgain() || last.GetThrough() > 0 || len(last.GetEntries()) > 0 ||
+		last.GetReadAtUnixNs() != 0 || !strings.Contains(last.GetLeftOut(), "deletes above index 23") {
+		t.Errorf("%d messages, the last one is %v", len(news), last)
+	}
+	if news := s.of(at.named); len(news) != 1 || news[0].GetCopyAgain() || news[0].GetThrough() != 9 {
+		t.Errorf("at the floor: %v", news)
+	}
+	if news := s.of(below.named); len(news) != 1 || !news[0].GetCopyAgain() || !slices.Equal(below.held, []uint64{3}) {
+		t.Errorf("below the floor: %v, held from %v", news, below.held)
+	}
+}
+
 func TestWhatARoundSaysOfEachGroup(t *testing.T) {
 	idle, unknown, stuck, ahead, damaged := newFake("idle", 9), newFake("unknown", 8), newFake("stuck", 9),
 		newFake("ahead", 9), newFake("damaged", 9)

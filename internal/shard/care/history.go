@@ -258,12 +258,17 @@ func (c *Compactor) limitHistory(ctx context.Context) {
 }
 
 // giveUpHistory frees space for the volume. It compacts, regardless of their holds, all groups that keep bytes only
-// for an archive.
+// for an archive, and then those that may keep deletes for it.
 func (c *Compactor) giveUpHistory(ctx context.Context) (made bool) {
 	if c.Off {
 		return false
 	}
 	groups, _ := c.heldGroups()
+	for _, g := range c.servedGroups(nil) {
+		if _, archived := g.Log().HistoryFloor(); archived && g.stats.HeldBytes <= 0 && g.stats.Reclaim.Tombstones > 0 {
+			groups = append(groups, g)
+		}
+	}
 	for _, g := range groups {
 		if ctx.Err() != nil {
 			break

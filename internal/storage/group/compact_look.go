@@ -19,8 +19,8 @@ type looked struct {
 	blobs, added int64
 	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
-	// tombstones is the size of the tombstones that can be dropped once both compaction.forgotten and the index that
-	// every member has applied are at least tombstonesThrough.
+	// tombstones is the size of the tombstones that can be dropped once compaction.forgotten, the index that every member
+	// has applied and the hold are at least tombstonesThrough.
 	tombstones        int64
 	tombstonesThrough uint64
 	held              heldLook
@@ -119,7 +119,7 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs, added int64) Reclai
 	r.FreeBlobs = min(blobs, r.FreeBlobs)
 	r.Sealed += blobs
 	r.Free += r.FreeBlobs
-	if k.tombstones > 0 && k.tombstonesThrough <= min(forgotten, st.tombstoneMax()) {
+	if k.tombstones > 0 && k.tombstonesThrough <= min(forgotten, st.tombstoneMax(), st.holdIndex()) {
 		r.Free += k.tombstones
 	} else {
 		r.Tombstones = k.tombstones

@@ -93,6 +93,14 @@ func (e *editor) beginHistory() error {
 	return nil
 }
 
+// holdIndex returns the index of the hold, or the constant everything if no hold is known to be in force.
+func (st *state) holdIndex() uint64 {
+	if h := st.hold.Load(); h != nil && h.On {
+		return h.Index
+	}
+	return everything
+}
+
 // beginsHistory reports whether a hold is in force, so that the manifest must have a history floor.
 func (st *state) beginsHistory() bool {
 	h := st.hold.Load()

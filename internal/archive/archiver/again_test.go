@@ -1,0 +1,168 @@
+package archiver
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// add1 writes one entry of a kind.
+func (m *model) add1(g *modelGroup, kind format.Kind, id int64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := format.Entry{Kind: kind, ID: id, Index: g.applied() + 1, Term: 3, CommitTime: time.Now().UnixNano()}
+	g.all, g.kept = append(g.all, e), append(g.kept, e)
+	return e.Index
+}
+
+// recordsAsOf reads a group's records from the bucket as a user of the archive does.
+func (s *scene) recordsAsOf(g *modelGroup, at uint64) (ids []int64, err error) {
+	s.t.Helper()
+	a, err := reader.Open(context.Background(), newView(s.memory, 0, 0), s.model.store, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r, err := a.Group(context.Background(), g.id)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for v, err := range r.State(context.Background(), at) {
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, v.Entry.ID)
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// Deletes are dropped before they are archived. The archive must not show the deleted records as of any index behind
+// the hole, and must still have the history before it.
+func TestDeletesThatTheStoreHasDroppedAreFound(t *testing.T) {
+	inScene(t, 1, smallLimits, func(s *scene) {
+		t, g, m := s.t, s.model.one(0), s.model
+		m.add1(g, format.KindPut, 100)
+		for id := int64(101); id < 106; id++ {
+			m.add1(g, format.KindPut, id)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		archived := g.hold
+		for id := int64(100); id < 104; id++ {
+			m.add1(g, format.KindDelete, id)
+		}
+		m.add1(g, format.KindPut, 101) // the delete of record 101 was superseded, and record 101 exists
+		m.compact(g, true)
+		m.compact(g, true)
+		last := g.applied()
+		m.add1(g, format.KindPut, 102) // record 102 did not exist before, and its delete is missing
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		r := s.current().groups[g.id]
+		if want := (object.Hole{From: archived, To: g.deletes}); len(r.holes) != 1 || r.holes[0].From != want.From ||
+			r.holes[0].To < want.To || r.holes[0].To > last {
+			t.Errorf("the holes are %v; the deletes above %d and up to %d are missing", r.holes, archived, g.deletes)
+		}
+		for at, want := range map[uint64][]int64{
+			archived - 1: {100, 101, 102, 103, 104},
+			last:         {101, 104, 105},
+			last + 1:     {101, 102, 104, 105},
+		} {
+			got, err := s.recordsAsOf(g, at)
+			got = slices.DeleteFunc(got, func(id int64) bool { return id < 100 })
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("as of index %d the records are %v, %v, want %v", at, got, err, want)
+			}
+		}
+		if _, err := s.recordsAsOf(g, archived+1); err == nil {
+			t.Error("a read in the hole is answered")
+		}
+		if report, err := reader.Verify(context.Background(), s.view, m.store, nil, reader.VerifyOptions{}); err != nil ||
+			len(report.Problems) > 0 {
+			t.Errorf("verify: %+v, %v", report.Problems, err)
+		}
+	})
+}
+
+// While an object of the group's archive is missing, nobody can find out which deletes are missing. The archiver says
+// so, and does not continue. If a leader that has the deletes answers, the archiver continues without a hole.
+func TestALeaderThatHasTheDeletesIsTaken(t *testing.T) {
+	inScene(t, 1, smallLimits, func(s *scene) {
+		t, g, m := s.t, s.model.one(0), s.model
+		m.onAsked(nil)
+		m.add1(g, format.KindPut, 100)
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		saved := maps.Clone(s.memory.objects)
+		s.memory.mu.Lock()
+		for name := range s.memory.objects {
+			if strings.Contains(name, "/seg/") {
+				delete(s.memory.objects, name)
+			}
+		}
+		s.memory.mu.Unlock()
+		m.add1(g, format.KindDelete, 100)
+		m.mu.Lock()
+		g.deletes = g.applied()
+		m.mu.Unlock()
+		before := g.hold
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		if at := s.Status(); at.Errors[ReasonSource] == 0 || !strings.Contains(at.LastError, "/seg/") {
+			t.Errorf("the status has the errors %v, the last one is %s", at.Errors, at.LastError)
+		}
+		if g.hold != before {
+			t.Errorf("the archiver has continued from %d to %d", before, g.hold)
+		}
+		s.memory.mu.Lock()
+		maps.Copy(s.memory.objects, saved)
+		s.memory.mu.Unlock()
+		m.mu.Lock()
+		g.deletes = 0
+		m.mu.Unlock()
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		if r := s.current().groups[g.id]; len(r.holes) > 0 {
+			t.Errorf("holes %v", r.holes)
+		}
+	})
+}
+
+// A void entry of a deleted record does not count as a version of the record. Neither does a void entry take an index.
+func TestADifferenceIgnoresVoidEntries(t *testing.T) {
+	put := func(id int64, at uint64) *format.Entry {
+		return &format.Entry{Kind: format.KindPut, ID: id, Index: at, CommitTime: int64(at)}
+	}
+	d := newDifference(reader.End{Live: []int64{1, 2, 3, 4}, Term: 2, CommitTime: 10}, 10, 20)
+	commit := int64(0)
+	for _, e := range []*format.Entry{put(2, 5), put(1, 7), put(9, 7), put(1, 13), put(3, 19), put(8, 12), put(8, 14),
+		put(8, 15), put(8, 17), put(4, 21)} {
+		d.truncate(e.Index)
+		d.add(e, min(commit, int64(e.Index)))
+		commit = e.CommitTime
+	}
+	missing, ok := d.deletes(commit)
+	var got [][3]uint64
+	for _, e := range missing {
+		got = append(got, [3]uint64{uint64(e.ID), e.Index, uint64(e.CommitTime)})
+		if e.Kind != format.KindDelete || e.Term != 2 {
+			t.Errorf("%+v", e)
+		}
+	}
+	// Record 2 has a version in the copy. The versions of records 1 and 3 are void, and that of record 4 is too new.
+	if want := [][3]uint64{{1, 11, 10}, {3, 13, 12}, {4, 16, 15}}; !ok || !slices.Equal(got, want) {
+		t.Errorf("deletes (record, index, commit time) %v, %t, want %v", got, ok, want)
+	}
+	d = newDifference(reader.End{Live: []int64{1}}, 10, 10)
+	if missing, ok := d.deletes(0); ok {
+		t.Errorf("there is no index for a delete: %v", missing)
+	}
+}
