@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -35,6 +36,36 @@ type Restore struct {
 	// Listing means that the keys of the groups are still being written. While Listing is set, nobody creates or places
 	// a group, because a group without a key might be in the archive.
 	Listing bool `json:"listing,omitempty"`
+	// At is the point in time as of which the groups are restored, in RFC 3339 format. A gateway refuses a source with
+	// another time. If At is empty, the first gateway that asks the source sets it.
+	At string `json:"at,omitempty"`
+	// Partly allows a restore in which some groups cannot be restored. These groups wait until a person gives up their
+	// restore.
+	Partly bool `json:"partly,omitempty"`
+}
+
+// validate returns an error that describes what is wrong with the restore and how to correct it, or nil. The receiver
+// may be nil.
+func (r *Restore) validate() error {
+	if r == nil {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(r.Source); err != nil {
+		return fmt.Errorf("the source of the restore, %.100q: give host:port: %w", r.Source, err)
+	}
+	if _, err := time.Parse(time.RFC3339Nano, r.At); r.At != "" && err != nil {
+		return fmt.Errorf("the time of the restore: %w", err)
+	}
+	return nil
+}
+
+// Listing reports whether the store is being restored and the keys of its groups are still being written.
+func (m Meta) Listing() bool { return m.Restore != nil && m.Restore.Listing }
+
+// WaitsForList explains why no group is created or placed while Meta.Listing is true.
+func (m Meta) WaitsForList() string {
+	return fmt.Sprintf("the store is being restored, and a gateway has not written the list of its groups yet: "+
+		"see that the source at %s runs", m.Restore.Source)
 }
 
 // Validate returns an error that describes what is wrong with the properties and how to correct it, or nil.
@@ -50,6 +81,9 @@ func (m Meta) Validate() error {
 	}
 	if m.EpochBase > NumberMax {
 		return fmt.Errorf("meta: epochBase is %d, which no store reaches", m.EpochBase)
+	}
+	if err := m.Restore.validate(); err != nil {
+		return fmt.Errorf("meta: %w", err)
 	}
 	return m.Policy().Validate()
 }

@@ -18,8 +18,10 @@ import (
 // A shard that is not registered counts as part of its last known domain. A member stays on a shard that is Active,
 // Cordoned or not registered, because the group's data is there. To remove such a shard, a person drains it. A member
 // is moved off a Draining shard, and out of a domain that holds another copy. The target of a group without members
-// keeps only live shards. If too few shards can take a copy, a group with members keeps its target. Full shards
-// (whose bytes have reached CapacityBytes, if that is known) and shards at the policy's limit get no new copies.
+// keeps only live shards. The first shard of the target of a group that waits for its restore keeps its place while it
+// is alive, even if it is Cordoned or Draining, because it may have begun to install the group, which then needs no
+// second shard that installs it too. If too few shards can take a copy, a group with members keeps its target. Full
+// shards (whose bytes have reached CapacityBytes, if that is known) and shards at the policy's limit get no new copies.
 //
 // If the policy allows moves, Plan also balances groups that have reached their target (balance.go), and changes
 // targets in waves (waves.go).
@@ -64,11 +66,15 @@ func readable(view View, unplaced map[string]string) View {
 	return view
 }
 
-// plansNothing returns the reason why no group can be placed now: the policy is invalid, or the first placement waits
-// for more shards. It returns an empty string if groups can be placed.
+// plansNothing returns the reason why no group can be placed now: the policy is invalid, the list of the groups of a
+// restore is not complete, or the first placement waits for more shards. It returns an empty string if groups can be
+// placed.
 func plansNothing(view View, policy Policy) string {
 	if err := policy.Validate(); err != nil {
 		return err.Error()
+	}
+	if view.Meta.Listing() {
+		return view.Meta.WaitsForList()
 	}
 	alive := 0
 	for _, s := range view.Shards {
@@ -215,9 +221,10 @@ func (p *planner) find(name string) int {
 
 // keep decides which of a group's current shards the group keeps, and adds the group to the load of these shards.
 func (p *planner) keep(g *planned) {
-	for _, i := range p.current(g) {
+	for n, i := range p.current(g) {
 		s := &p.shards[i]
-		if s.state == Draining || len(g.Members) == 0 && (!s.known || s.state == Cordoned) {
+		installs := g.Restoring && n == 0 && s.known
+		if !installs && (s.state == Draining || len(g.Members) == 0 && (!s.known || s.state == Cordoned)) {
 			continue
 		}
 		if len(g.chosen) == p.policy.Copies || p.inDomain(g.chosen, s.domain) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ func drawView(t *rapid.T) View {
 		for _, name := range subset("members") {
 			g.Members = append(g.Members, Member{Shard: name})
 		}
+		g.Restoring = len(g.Members) == 0 && rapid.Bool().Draw(t, "restoring")
 		if len(g.Members) > 0 {
 			g.Leader = rapid.SampledFrom(g.Members).Draw(t, "leader").Shard
 		}
@@ -106,6 +108,12 @@ func checkGroup(t *rapid.T, before, after View, g Group, policy Policy, reason s
 	if len(wanted) != policy.Copies {
 		t.Fatalf("%s is wanted on %v, copies is %d", g.Name, wanted, policy.Copies)
 	}
+	installs := ""
+	if was := before.Targets[g.Name].Shards; g.Restoring && len(was) > 0 && before.Shards[was[0]].Alive {
+		if installs = was[0]; wanted[0] != installs {
+			t.Fatalf("%s may be installing on %s, and is wanted on %v first", g.Name, installs, wanted)
+		}
+	}
 	domains := map[string]bool{}
 	for _, shard := range wanted {
 		if domains[domainOf(before, shard)] {
@@ -116,6 +124,7 @@ func checkGroup(t *rapid.T, before, after View, g Group, policy Policy, reason s
 		member := slices.ContainsFunc(g.Members, func(m Member) bool { return m.Shard == shard })
 		wasTarget := slices.Contains(before.Targets[g.Name].Shards, shard)
 		switch {
+		case shard == installs:
 		case s.State == Draining:
 			t.Fatalf("%s is wanted on %s, which is draining", g.Name, shard)
 		case !registered && !member && (len(g.Members) == 0 || !wasTarget):
@@ -125,6 +134,60 @@ func checkGroup(t *rapid.T, before, after View, g Group, policy Policy, reason s
 		}
 	}
 	checkLeastMovement(t, before, g, wanted, policy)
+}
+
+// The first shard of the target of a group that waits for its restore may be installing the group.
+func TestAWaitingGroupKeepsTheShardThatInstallsIt(t *testing.T) {
+	shards := func(states ...string) map[string]Shard {
+		out := map[string]Shard{}
+		for i, state := range states {
+			name := string(rune('a' + i))
+			if state != "gone" {
+				out[name] = Shard{Name: name, Alive: true, State: ShardState(state), Domain: "d" + name}
+			}
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		shards map[string]Shard
+		target string
+		copies int
+		want   string // empty: no change
+		moves  bool
+		lists  bool
+	}{
+		"new":                            {shards: shards("", "", ""), copies: 3, want: "abc"},
+		"placed":                         {shards: shards("", "", ""), target: "cab", copies: 3},
+		"placed, and moves are allowed":  {shards: shards("", "", ""), target: "cab", copies: 3, moves: true},
+		"the first is gone":              {shards: shards("gone", "", "", ""), target: "abc", copies: 3, want: "bcd"},
+		"the first is gone, one copy":    {shards: shards("gone", ""), target: "a", copies: 1, want: "b"},
+		"the first is cordoned":          {shards: shards("Cordoned", "", "", ""), target: "abc", copies: 3},
+		"the first is drained":           {shards: shards("Draining", "", "", ""), target: "abc", copies: 3},
+		"another is drained":             {shards: shards("", "Draining", "", ""), target: "abc", copies: 3, want: "acd"},
+		"the first is gone, and no more": {shards: shards("gone", "", ""), target: "abc", copies: 3},
+		"the groups are being listed":    {shards: shards("", "", ""), copies: 3, lists: true},
+	} {
+		v := View{Shards: c.shards, Targets: map[string]Target{},
+			Groups: map[string]Group{"g": {Name: "g", Restoring: true}}}
+		v.Meta.Restore = &Restore{Source: "source:1", Listing: c.lists}
+		if c.target != "" {
+			v.Targets["g"] = Target{Group: "g", Shards: strings.Split(c.target, "")}
+		}
+		targets, unplaced := Plan(v, Policy{Copies: c.copies, Moves: c.moves})
+		got := ""
+		for _, t := range targets {
+			got += strings.Join(t.Shards, "")
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if c.lists != strings.Contains(unplaced["g"], "list of its groups") {
+			t.Errorf("%s: %q", name, unplaced["g"])
+		}
+		if moves := Moves(v, Policy{Copies: c.copies, Moves: true}); len(moves) > 0 {
+			t.Errorf("%s: %+v", name, moves)
+		}
+	}
 }
 
 // checkLeastMovement checks that the plan removes a member only if there is a reason for it.

@@ -91,6 +91,8 @@ func (s *Store) DeleteGroup(ctx context.Context, g placement.Group) error {
 	// The UUID is compared, too, because an etcd that was rolled back uses the same revisions again.
 	case there.group.Revision != g.Revision, there.group.UUID != g.UUID:
 		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
+	case there.group.Restoring:
+		return fmt.Errorf("group %s waits for its restore: give up the restore first", g.Name)
 	}
 	deleted := placement.Group{Name: g.Name, UUID: g.UUID, Deleted: time.Now().UTC().Format(time.RFC3339)}
 	// wakeOps deletes the members' wake keys. The deletion of a wake key notifies the shard just as a write does.

@@ -63,6 +63,10 @@ func decodeGroup(name string, value []byte, revision int64) (placement.Group, er
 		return placement.Group{}, fmt.Errorf("its keys begin at %d and end at %d", g.KeyFirst, g.KeyLast)
 	case g.Bytes < 0 || g.Records < 0:
 		return placement.Group{}, fmt.Errorf("it has %d bytes and %d records", g.Bytes, g.Records)
+	case g.Restoring && len(g.Members) > 0:
+		return placement.Group{}, fmt.Errorf("it waits for its restore, and has %d members", len(g.Members))
+	case g.Restoring && g.Deleted != "":
+		return placement.Group{}, errors.New("it waits for its restore, and was deleted")
 	}
 	g.Revision = revision
 	return g, nil

@@ -63,9 +63,18 @@ func (s *Store) Name() string { return path.Base(s.prefix) }
 
 // InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards. The caller has to
 // compare it with its own Meta.
+//
+// If the store is to be restored from an archive, and etcd has no Meta but records of volumes, InitMeta returns
+// ErrPlacementLost: such a store has a UUID that is known in advance, so that its creation cannot be told from a second
+// one after etcd has lost it. Shards register only in a store that exists.
 func (s *Store) InitMeta(ctx context.Context, meta placement.Meta) (placement.Meta, error) {
 	if err := meta.Validate(); err != nil {
 		return placement.Meta{}, err
+	}
+	if meta.Restore != nil {
+		if err := s.neverExisted(ctx); err != nil {
+			return placement.Meta{}, err
+		}
 	}
 	there, err := s.create(ctx, metaKey, encode(meta))
 	if err != nil {
@@ -156,6 +165,9 @@ func (s *Store) putGroup(ctx context.Context, g placement.Group,
 		if err != nil {
 			return placement.Group{}, err
 		}
+		if g.Restoring, err = stillRestoring(there.group, g); err != nil {
+			return placement.Group{}, err
+		}
 		switch {
 		case frozen:
 			return placement.Group{}, fmt.Errorf("group %s: %w: nothing is written until that is put right", g.Name,
@@ -177,6 +189,22 @@ func (s *Store) putGroup(ctx context.Context, g placement.Group,
 			return g, nil
 		}
 	}
+}
+
+// stillRestoring returns the value of Restoring that a group has after a write. The argument there is the group that
+// etcd holds, and next is the group that is to replace it. Only a write with members ends the wait for a restore, and
+// no write begins it: for this there are AddRestoring and Restore.
+func stillRestoring(there, next placement.Group) (bool, error) {
+	switch {
+	case !there.Restoring && next.Restoring && len(next.Members) == 0:
+		return false, fmt.Errorf("group %s does not wait for a restore", next.Name)
+	case !there.Restoring:
+		return false, nil
+	case there.UUID != next.UUID:
+		return false, fmt.Errorf("group %s waits for its restore as %s, and cannot be created as %s", there.Name, there.UUID,
+			next.UUID)
+	}
+	return len(next.Members) == 0, nil
 }
 
 // acceptsLeader compares the group that etcd holds with the one that is to replace it, next. It returns an error if
