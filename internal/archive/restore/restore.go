@@ -22,12 +22,13 @@ import (
 
 // Restore holds the state of a store at one time, for the groups of a new store. Safe for concurrent use.
 type Restore struct {
-	store  uuid.UUID // UUID of the new store
-	at     time.Time
-	header object.Archive
-	limits limits
-	groups []Group
-	byID   map[uuid.UUID]int // index in groups, by UUID
+	store    uuid.UUID // UUID of the new store
+	archived uuid.UUID // UUID of the archived store
+	at       time.Time
+	header   object.Archive
+	limits   limits
+	groups   []Group
+	byID     map[uuid.UUID]int // index in groups, by UUID
 
 	mu   sync.Mutex
 	busy bool  // whether an image is open or being created; guarded by mu
@@ -64,7 +65,8 @@ func New(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time) 
 	if store == a.Store() || store == uuid.Nil {
 		return nil, fmt.Errorf("the new store needs a UUID of its own, and not %s", store)
 	}
-	r := &Restore{store: store, at: at, header: a.Header(), limits: defaultLimits, byID: map[uuid.UUID]int{}}
+	r := &Restore{store: store, archived: a.Store(), at: at, header: a.Header(), limits: defaultLimits,
+		byID: map[uuid.UUID]int{}}
 	all, broken, err := a.Readable(ctx)
 	if err != nil {
 		return nil, err
@@ -143,6 +145,12 @@ func (r *Restore) Groups() []Group { return slices.Clone(r.groups) }
 
 // Store returns the UUID of the new store.
 func (r *Restore) Store() uuid.UUID { return r.store }
+
+// ArchivedStore returns the UUID of the store whose archive is restored.
+func (r *Restore) ArchivedStore() uuid.UUID { return r.archived }
+
+// At returns the point in time as of which the groups are restored.
+func (r *Restore) At() time.Time { return r.at }
 
 // Archive returns the content of archive.json.
 func (r *Restore) Archive() object.Archive { return r.header }

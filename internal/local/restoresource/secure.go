@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/internal/security/access"
@@ -26,8 +27,8 @@ const (
 )
 
 // NewServer creates the gRPC server of a source. If certificates is nil, anyone who can connect may read all records.
-// Otherwise a caller needs a shard's certificate from the same store as the server's own certificates, and can call
-// only in the name of that shard.
+// Otherwise a caller needs a certificate from the same store as the server's own certificates: that of a shard, which
+// can call only in the name of that shard, or that of a gateway, which can only list the groups.
 func NewServer(opts Options, certificates *certs.Source) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(message.Codec{}), message.RefuseCompressed(), grpc.MaxRecvMsgSize(requestBytes),
@@ -60,6 +61,7 @@ func NewServer(opts Options, certificates *certs.Source) *grpc.Server {
 	}
 	g := grpc.NewServer(options...)
 	peerv1.RegisterPeerServiceServer(g, New(opts))
+	archivev1.RegisterRestoreServiceServer(g, lister{restore: opts.Restore})
 	return g
 }
 

@@ -1,5 +1,6 @@
-// Package restoresource serves the groups of a restore to the shards of the new store. To do so, it implements
-// FetchGroup of PeerService, in the same way as a member of the group. See docs/archive.md, "Restore".
+// Package restoresource serves the groups of a restore to the shards of the new store, and the list of these groups to
+// its gateways. For shards, it implements FetchGroup of PeerService, in the same way as a member of the group. See
+// docs/archive.md, "Restore".
 package restoresource
 
 import (

@@ -93,6 +93,12 @@ func (s *site) stop() {
 
 // dial connects to the source as a shard does. If creds is nil, the connection uses plaintext.
 func (s *site) dial(creds credentials.TransportCredentials) peerv1.PeerServiceClient {
+	return peerv1.NewPeerServiceClient(s.connect(creds))
+}
+
+// connect does the same as dial, but returns the connection.
+func (s *site) connect(creds credentials.TransportCredentials) *grpc.ClientConn {
+	s.t.Helper()
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
@@ -102,7 +108,7 @@ func (s *site) dial(creds credentials.TransportCredentials) peerv1.PeerServiceCl
 		s.t.Fatal(err)
 	}
 	s.conns = append(s.conns, conn)
-	return peerv1.NewPeerServiceClient(conn)
+	return conn
 }
 
 // startOf returns the first message of a call for a group of the model.
@@ -456,7 +462,8 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	})
 }
 
-// With certificates, the source answers only shards of the new store, and each of them only under its own name.
+// With certificates, the source answers only shards of the new store, and each of them only under its own name. It lists
+// the groups only for gateways.
 func TestOnlyShardsOfTheStoreAreAnswered(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		a, err := authority.New("store", time.Now(), authority.Lifetime)
@@ -497,12 +504,19 @@ func TestOnlyShardsOfTheStoreAreAnswered(t *testing.T) {
 			"another source": {identity.Identity{Store: of, Role: identity.Archive}, codes.PermissionDenied},
 		} {
 			mine := certificates(c.as)
-			client := s.dial(mine.Client(func(peer identity.Identity) error {
+			conn := s.connect(mine.Client(func(peer identity.Identity) error {
 				if want := (identity.Identity{Store: of, Role: identity.Archive}); peer != want {
 					return fmt.Errorf("the peer is %s", peer)
 				}
 				return nil
 			}))
+			client, lists := peerv1.NewPeerServiceClient(conn), codes.PermissionDenied
+			if c.as.Role == identity.Gateway {
+				lists = codes.OK
+			}
+			if _, err := list(t.Context(), conn); status.Code(err) != lists {
+				t.Errorf("%s lists the groups: %v", name, err)
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			_, _, err := call(ctx, client, startOf(s.model.Groups[1]))
 			if status.Code(err) != c.want {

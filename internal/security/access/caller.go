@@ -77,6 +77,9 @@ func (c *Caller) isShard() bool {
 	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
 }
 
+// isGateway reports whether the caller is a gateway of the store.
+func (c *Caller) isGateway() bool { return c.process && c.text == string(identity.Gateway) }
+
 // isArchiver reports whether the caller is the archiver of the store. The archiver always identifies itself by its
 // certificate, because gateways do not forward its calls.
 func (c *Caller) isArchiver() bool { return c.text == string(identity.Archive) }

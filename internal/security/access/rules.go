@@ -28,12 +28,13 @@ const (
 	Granted           // callers with a grant for the verb in the rule, administrators, and the store's own processes
 	Shards            // shards of the store
 	Archiver          // the archiver of the store
+	Gateways          // gateways of the store
 )
 
 // String describes the audience for error messages.
 func (a Audience) String() string {
 	return [...]string{"nobody", "anyone", "callers of the store", "those who are granted it", "shards of the store",
-		"the archiver of the store"}[a]
+		"the archiver of the store", "gateways of the store"}[a]
 }
 
 // Where says in which groups the caller must be allowed to use the verb of a call.
@@ -133,6 +134,9 @@ var rules = map[string]Rule{
 	archivev1.ArchiveService_FetchBlob_FullMethodName:  {For: Archiver},
 	// This call reads nothing. When an archive ends, the certificate of its archiver may be gone already.
 	archivev1.ArchiveService_EndHistory_FullMethodName: {For: Granted, Verb: AdminWrite, Where: InAll, ArchiverToo: true},
+
+	// The source of a restore lists the groups of the new store, whose gateways write the list into etcd.
+	archivev1.RestoreService_ListGroups_FullMethodName: {For: Gateways},
 }
 
 // openToCallers are the verbs that every caller with a certificate of the store may use if the store has no table.
@@ -163,7 +167,7 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 			caller, method, rule.For)
 	case rule.For == Known:
 		return nil
-	case rule.For == Shards && caller.isShard():
+	case rule.For == Shards && caller.isShard(), rule.For == Gateways && caller.isGateway():
 		return nil
 	case rule.For == Granted && c == nil && !caller.MayAll() && !openToCallers.has(rule.Verb):
 		return status.Errorf(codes.PermissionDenied,

@@ -60,6 +60,8 @@ func TestWhoMayCallWhat(t *testing.T) {
 		"/sheaf.archive.v1.ArchiveService/": {unknown, denied, denied, denied, denied, denied, denied, denied, denied,
 			ok},
 		"/sheaf.archive.v1.ArchiveService/EndHistory": {unknown, denied, ok, ok, ok, ok, denied, denied, denied, ok},
+		"/sheaf.archive.v1.RestoreService/": {unknown, denied, denied, ok, denied, denied, denied, denied, denied,
+			denied},
 	}
 	// This table contains no grants, so callers may do only what needs no grant.
 	empty, err := Compile(&Table{Version: 1})
