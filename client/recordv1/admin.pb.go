@@ -517,8 +517,11 @@ type Group struct {
 	DamagesTotal int32 `protobuf:"varint,22,opt,name=damages_total,json=damagesTotal,proto3" json:"damages_total,omitempty"`
 	// Bytes of a torn tail that loading truncated; nothing in them was acknowledged.
 	TruncatedBytes int64 `protobuf:"varint,23,opt,name=truncated_bytes,json=truncatedBytes,proto3" json:"truncated_bytes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The group waits until it has been restored from an archive. Calls to it fail with GROUP_LOADING. The state is
+	// GROUP_STATE_PENDING, and message says which shard restores the group, or why none does.
+	Restoring     bool `protobuf:"varint,24,opt,name=restoring,proto3" json:"restoring,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
@@ -710,6 +713,13 @@ func (x *Group) GetTruncatedBytes() int64 {
 		return x.TruncatedBytes
 	}
 	return 0
+}
+
+func (x *Group) GetRestoring() bool {
+	if x != nil {
+		return x.Restoring
+	}
+	return false
 }
 
 // Member is a member of a group as its leader sees it.
@@ -4307,7 +4317,7 @@ var File_sheaf_record_v1_admin_proto protoreflect.FileDescriptor
 
 const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsheaf/record/v1/admin.proto\x12\x0fsheaf.record.v1\"\xd9\x06\n" +
+	"\x1bsheaf/record/v1/admin.proto\x12\x0fsheaf.record.v1\"\xf7\x06\n" +
 	"\x05Group\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x14\n" +
@@ -4334,7 +4344,8 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\amembers\x18\x14 \x03(\v2\x17.sheaf.record.v1.MemberR\amembers\x12)\n" +
 	"\x04copy\x18\x15 \x01(\v2\x15.sheaf.record.v1.CopyR\x04copy\x12#\n" +
 	"\rdamages_total\x18\x16 \x01(\x05R\fdamagesTotal\x12'\n" +
-	"\x0ftruncated_bytes\x18\x17 \x01(\x03R\x0etruncatedBytesB\x0e\n" +
+	"\x0ftruncated_bytes\x18\x17 \x01(\x03R\x0etruncatedBytes\x12\x1c\n" +
+	"\trestoring\x18\x18 \x01(\bR\trestoringB\x0e\n" +
 	"\f_match_indexB\x0e\n" +
 	"\f_lag_entries\"\x80\x02\n" +
 	"\x06Member\x12\x17\n" +

@@ -151,7 +151,11 @@ func groupCell(g *recordv1.Group) cli.Cell {
 		recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
 		colour = cli.Red
 	}
-	return cli.Cell{Text: cmp.Or(g.GetState().Word(), g.GetState().String()), Colour: colour}
+	text := cmp.Or(g.GetState().Word(), g.GetState().String())
+	if g.GetRestoring() {
+		text = cli.GroupRestoring
+	}
+	return cli.Cell{Text: text, Colour: colour}
 }
 
 // roleWord returns a replica's role in its group. The text is empty if the role is not known.

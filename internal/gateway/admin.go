@@ -136,6 +136,9 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 	if err := placement.ValidateGroupName(request.GetGroup()); err != nil {
 		return nil, invalid("group", "%v", err)
 	}
+	if t.view.Meta.Listing() {
+		return nil, t.unlisted(request.GetGroup()).nowhere()
+	}
 	ctx, cancel := etcdTime(ctx)
 	defer cancel()
 	g, created, err := a.g.create(ctx, t, request.GetGroup(), false)

@@ -179,7 +179,13 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[st
 		missing = append(missing, k)
 	}
 	errs := make([]error, len(missing))
-	parallel.Times(len(missing), fanOut, func(i int) { _, errs[i] = g.resolve(ctx, t, missing[i], b.write) })
+	parallel.Times(len(missing), fanOut, func(i int) {
+		r, err := g.resolve(ctx, t, missing[i], b.write)
+		if err == nil && r != nil {
+			err = r.nowhere() // the group is not in the table, so its shard is not known either
+		}
+		errs[i] = err
+	})
 	for i, k := range missing {
 		failed[string(k.group)] = errs[i]
 	}

@@ -36,6 +36,9 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	if err := placement.ValidateGroupName(name); err != nil {
 		return nil, invalid("key.group", "%v", err)
 	}
+	if t.view.Meta.Listing() {
+		return t.unlisted(name), nil
+	}
 	return nil, g.lookUp(ctx, t, name, creates)
 }
 
@@ -73,6 +76,9 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	}
 	if placement.ValidateGroupName(group) != nil {
 		return nil, fail(codes.NotFound, reason.GroupNotFound, "group %.40q does not exist", group)
+	}
+	if t.view.Meta.Listing() {
+		return nil, t.unlisted(group).nowhere()
 	}
 	if err := g.lookUp(ctx, t, group, false); err != nil {
 		return nil, err
@@ -190,6 +196,9 @@ func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err e
 
 // nowhere returns the error for a call to a group of which no shard is known. The receiver r may be nil.
 func (r *route) nowhere() error {
+	if r != nil && r.waits != "" {
+		return restoring("group %q %s", r.group, r.waits)
+	}
 	if r != nil && r.unknown != "" {
 		return fail(codes.Unavailable, reason.NoLeader, "group %q: %s", r.group, r.unknown)
 	}

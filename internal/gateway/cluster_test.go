@@ -61,6 +61,9 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 		c.start(name, uuid.New(), 1)
 	}
 	for n := range meta.Routing.Groups {
+		if meta.Restore != nil {
+			break // the test lists the groups
+		}
 		c.own(placement.NewGroup(meta.Routing, placement.GroupName(n), n), shards[n%len(shards)])
 	}
 	if c.gateway, err = gateway.Start(ctx, c.config(cfg)); err != nil {

@@ -40,6 +40,17 @@ func overloaded(format string, args ...any) error {
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(overloadedPause)})
 }
 
+// restorePause is the time after which a call to a group that waits for its restore may be retried. When the restore
+// ends is not known.
+const restorePause = time.Second
+
+// restoring returns the error for a call to a group that waits for its restore.
+func restoring(format string, args ...any) error {
+	return withDetails(codes.Unavailable, fmt.Sprintf(format, args...),
+		&errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.GroupLoading},
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(restorePause)})
+}
+
 // etcdPause is the time after which a call that needs etcd may be retried.
 const etcdPause = time.Second
 

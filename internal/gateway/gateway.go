@@ -47,10 +47,13 @@ type Config struct {
 	// PlannedElsewhere means that the planner runs in another process. The gateway then refuses calls that would write
 	// orders for the planner.
 	PlannedElsewhere bool
-	Limits           Limits
-	Version          string                // version of the binary, for the status
-	Logger           *slog.Logger          // if nil, log messages are discarded
-	Registry         prometheus.Registerer // if nil, metrics are not exported
+	// ListProblem returns the reason why the groups of a restore are not listed yet, for the status, or an empty string.
+	// If it is nil, there is no such reason.
+	ListProblem func() string
+	Limits      Limits
+	Version     string                // version of the binary, for the status
+	Logger      *slog.Logger          // if nil, log messages are discarded
+	Registry    prometheus.Registerer // if nil, metrics are not exported
 	// ListenConfig opens the gRPC server's socket. Secure adds the flood limits to it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener of the gRPC server, and Dial connects to a shard's address. If they are nil, TCP is

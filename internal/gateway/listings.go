@@ -94,6 +94,9 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 		for _, row := range answer.GetGroups() {
 			if onPage(row.GetGroup()) { // a shard of an older version ignores the page and reports all groups
 				answered[row.GetGroup()+"/"+shards[i].name], listed[row.GetGroup()] = true, true
+				if r := t.named[row.GetGroup()]; r != nil && r.waits != "" {
+					row.Restoring = true // the shard installs the group
+				}
 				rows = append(rows, row)
 			}
 		}
@@ -143,10 +146,18 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 		}
 	}
 	if len(g.Members) == 0 && !listed {
-		row := &recordv1.Group{Group: r.group, Uuid: g.UUID.String(), State: recordv1.GroupState_GROUP_STATE_PENDING}
-		if target := t.view.Targets[r.group]; len(target.Shards) > 0 {
-			row.Shard, row.Message = target.Shards[0], "waits for its shard to make it"
-		} else {
+		row := &recordv1.Group{Group: r.group, Uuid: g.UUID.String(), State: recordv1.GroupState_GROUP_STATE_PENDING,
+			Restoring: r.waits != ""}
+		target := t.view.Targets[r.group]
+		if len(target.Shards) > 0 {
+			row.Shard = target.Shards[0]
+		}
+		switch {
+		case r.waits != "":
+			row.Message = cmp.Or(t.unplaced()[r.group], r.waits)
+		case row.GetShard() != "":
+			row.Message = "waits for its shard to make it"
+		default:
 			row.Message = cmp.Or(t.unplaced()[r.group], "the planner has not placed it yet")
 		}
 		rows = append(rows, row)

@@ -50,11 +50,13 @@ type route struct {
 	group  string
 	told   *shard   // the leader according to etcd, or else the first known member; nil if no member is known
 	voters []string // addresses of the voting members
-	holds  bool     // a shard has created the group, so it may hold records
+	holds  bool     // a shard has created the group, or restores it, so it may hold records
 	votes  int      // number of voting members, including those without a known address
 	// unknown is a message that explains why the group's location is unknown, because the group's key in etcd cannot be
 	// used. It is empty if the key can be used.
 	unknown string
+	// waits is a message that explains why the group waits for its restore. It is empty if the group does not wait.
+	waits string
 
 	members []*shard              // the voting members
 	tenure  *liveness.Tenure      // tenure of the shard in told
@@ -205,6 +207,7 @@ func (r *router) set(view placement.View) {
 		}
 	}
 	t.addUnknown()
+	t.addUnlisted()
 	t.message, t.places, t.unplaced = sync.OnceValue(t.build), sync.OnceValue(t.fill), sync.OnceValue(t.planned)
 	t.inOrder = sync.OnceValue(t.sortRoutes)
 	old := r.table.Swap(t)
@@ -245,7 +248,10 @@ func (r *router) resetHung(before *table, view placement.View) {
 // know the leader. If the method learn has set another destination, that destination remains valid while etcd names
 // the same leader.
 func (r *router) route(t, before *table, g placement.Group) *route {
-	out := &route{group: g.Name, holds: len(g.Members) > 0}
+	out := &route{group: g.Name, holds: len(g.Members) > 0 || g.Restoring}
+	if g.Restoring {
+		out.waits = t.restores(g.Name)
+	}
 	for _, m := range g.Members {
 		s := r.dial(t, m.Shard)
 		if m.Role == placement.Learner {

@@ -116,6 +116,9 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	if err != nil {
 		return err
 	}
+	if err := t.listed(); err != nil {
+		return err
+	}
 	for _, r := range t.groups() {
 		if r.group <= behind || !r.holds && t.view.Meta.Routing.Mode == placement.Named {
 			continue // a group that no shard has created yet is empty
@@ -190,6 +193,9 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 		return nil, err
 	}
 	if len(groups) == 0 {
+		if err := t.listed(); err != nil {
+			return nil, err
+		}
 		for _, r := range t.groups() {
 			if r.holds || t.view.Meta.Routing.Mode == placement.Hash {
 				groups = append(groups, r.group)
@@ -272,10 +278,15 @@ func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 }
 
 func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (*recordv1.FindResponse, error) {
+	if err := t.listed(); err != nil {
+		return nil, err
+	}
 	ask := map[*shard]bool{}
 	for _, r := range t.named {
 		if s := r.leader(); s != nil {
 			ask[s] = true
+		} else if r.waits != "" {
+			return nil, r.nowhere()
 		} else if r.holds {
 			return nil, fail(codes.Unavailable, reason.ShardUnreachable,
 				"the shard of group %q is not registered: the id could be there", r.group)

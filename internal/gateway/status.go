@@ -25,6 +25,10 @@ type Status struct {
 	Routing   *placement.Routing `json:"routing,omitempty"`
 	Copies    int                `json:"copies,omitempty"`
 	Epoch     uint64             `json:"routingEpoch"` // 0 if etcd has not been read yet
+	// GroupsRestoring is the number of groups that wait for their restore from an archive. It is nil while the number is
+	// unknown: etcd has not been read yet, or Restore.Listing is true.
+	GroupsRestoring *int           `json:"groupsRestoring,omitempty"`
+	Restore         *RestoreStatus `json:"restore,omitempty"` // nil if the store was not created from an archive
 	// EtcdSilentSeconds is the time since etcd last answered. It is nil if etcd has never answered.
 	EtcdSilentSeconds *float64      `json:"etcdSilentSeconds,omitempty"`
 	Calls             int64         `json:"calls"` // calls in progress
@@ -81,7 +85,7 @@ type ShardStatus struct {
 // GroupStatus says which shards hold a group, and which state the group is in.
 type GroupStatus struct {
 	Group string `json:"group"`
-	// State is one of five words. Degraded means that a shard with a copy is silent. Unavailable means that so many
+	// State is one of six words. Restoring means that the group waits for its restore. Degraded means that a shard with a copy is silent. Unavailable means that so many
 	// of these shards are silent that the rest are not a majority. Pending means that the group is not yet created.
 	// Unknown means that the group's key in etcd cannot be used. Routed means that none of the above applies.
 	State       string   `json:"state"`
@@ -121,6 +125,10 @@ func (g *Gateway) Status() Status {
 		meta := t.view.Meta
 		st.StoreUUID, st.Routing, st.Copies, st.Epoch = meta.StoreUUID.String(), &meta.Routing, meta.Copies, t.view.Epoch
 		p = t.places()
+		st.Restore, st.GroupsRestoring = g.restore(t)
+		if st.Restore != nil {
+			p.add(st.Restore.Problem)
+		}
 		p.add(g.etcdProblem())
 		st.Shards, st.Groups, st.Moves, st.Findings, st.LeftOut = p.shards, p.groups, p.moves, p.findings, p.left
 	}
@@ -140,6 +148,7 @@ const (
 	groupDegraded    = "Degraded"
 	groupUnavailable = "Unavailable"
 	groupPending     = "Pending"
+	groupRestoring   = "Restoring"
 	groupUnknown     = "Unknown"
 )
 
@@ -172,9 +181,12 @@ func (p *places) find(t *table) {
 			}
 		}
 		switch {
-		case g.State == groupPending:
+		case g.State == groupPending, g.State == groupRestoring:
 			p.waiting++
 			why := t.unplaced()[g.Group]
+			if g.State == groupRestoring {
+				why = t.named[g.Group].waits
+			}
 			p.waits = cmp.Or(p.waits, why)
 			add("", recordv1.GroupState_GROUP_STATE_PENDING, why)
 		case g.State != groupUnavailable:
@@ -215,7 +227,7 @@ func (p *places) add(problem string) {
 }
 
 // groupRanks lists the states of groups, the most important first. Rows of the last state are left out first.
-var groupRanks = []string{groupUnavailable, groupUnknown, groupDegraded, groupPending, groupRouted}
+var groupRanks = []string{groupUnavailable, groupUnknown, groupDegraded, groupPending, groupRestoring, groupRouted}
 
 // leaveOut shortens the lists to their limits.
 func (p *places) leaveOut() {
@@ -286,12 +298,18 @@ func (t *table) fill() places {
 			}
 		}
 		slices.Sort(row.Shards)
-		row.State = groupState(t.voters(&g))
+		if row.State = groupState(t.voters(&g)); g.Restoring {
+			row.State = groupRestoring
+		}
 		out.groups = append(out.groups, row)
 	}
 	for name, r := range t.named {
-		if r.unknown != "" {
+		_, hasKey := t.view.Groups[name]
+		switch {
+		case r.unknown != "":
 			out.groups = append(out.groups, GroupStatus{Group: name, State: groupUnknown, Shards: []string{}})
+		case !hasKey && r.waits != "":
+			out.groups = append(out.groups, GroupStatus{Group: name, State: groupRestoring, Shards: []string{}})
 		}
 	}
 	delete(shards, "") // "" stands for the shards that hold copies whose location is unknown

@@ -40,6 +40,9 @@ const (
 	groupLost     = "DataLost" // every copy's shard runs, and reports that the data are missing on its volume
 )
 
+// GroupRestoring is the state of a group that waits for its restore from an archive.
+const GroupRestoring = "Restoring"
+
 // GroupRow is a group with all its copies.
 type GroupRow struct {
 	Group string `json:"group"`
@@ -81,6 +84,7 @@ func GroupRows(copies []*recordv1.Group, wanted int) []GroupRow {
 func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 	row := GroupRow{Group: copies[0].GetGroup()}
 	states, lost, served, out, damaged := map[recordv1.GroupState]bool{}, 0, 0, 0, false
+	restoring := false
 	var from *recordv1.Group // the copy whose figures are used
 	for _, c := range copies {
 		row.Message = cmp.Or(row.Message, c.GetMessage())
@@ -98,6 +102,7 @@ func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 		} else {
 			out++
 		}
+		restoring = restoring || c.GetRestoring()
 		damaged = damaged || c.GetState() == recordv1.GroupState_GROUP_STATE_DAMAGED
 		if c.GetState() != recordv1.GroupState_GROUP_STATE_PENDING {
 			row.Copies++
@@ -122,6 +127,8 @@ func groupRow(copies []*recordv1.Group, wanted int) GroupRow {
 		row.State = groupDegraded
 	case row.Leader != "":
 		row.State = recordv1.GroupState_GROUP_STATE_SERVING.Word()
+	case restoring:
+		row.State = GroupRestoring
 	case len(states) == 1 && out > 0:
 		for state := range states {
 			row.State = cmp.Or(state.Word(), state.String())
