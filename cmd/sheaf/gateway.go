@@ -32,6 +32,8 @@ type gatewayFlags struct {
 	routing string
 	groups  int
 	shards  int
+	restore string // HOST:PORT of the source; empty: no restore
+	partly  bool
 	uid     uuidFlag
 	given   func(flag string) bool // reports whether the command line sets a flag
 }
@@ -44,9 +46,12 @@ func gatewayCommand(a *app) *cobra.Command {
 		GroupID: groupRun,
 		Long: `Routes calls to the shards that own the groups, and forwards data without decoding it. With
 --planner (the default) it also takes part in the planner's election; any number of gateways may
-run. --create makes the store in etcd where it is missing.`,
-		Example: `  sheaf gateway --etcd etcd:2379 --store quotes --create --groups 256`,
-		Args:    cobra.NoArgs,
+run. --create makes the store in etcd where it is missing. With --restore, the store is made from an archive:
+it gets the UUID, the routing and the groups that sheaf-archive source has, and each group answers
+GROUP_LOADING until a shard has fetched it from there. Only the first start needs the source.`,
+		Example: `  sheaf gateway --etcd etcd:2379 --store quotes --create --groups 256
+  sheaf gateway --etcd etcd:2379 --store quotes-restored --create --copies 3 --restore archive:7640`,
+		Args: cobra.NoArgs,
 		RunE: a.Body(func(ctx context.Context, _ []string) error {
 			return f.service.run(ctx, identity.Identity{Role: identity.Gateway}, f.listen, func(s *service) error {
 				return runGateway(ctx, a.Out, s, f)
@@ -67,20 +72,26 @@ run. --create makes the store in etcd where it is missing.`,
 	flags.IntVar(&f.copies, "copies", 1,
 		"with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
+	flags.StringVar(&f.restore, "restore", "",
+		"with --create: make the store from the archive that sheaf-archive source serves at this HOST:PORT")
+	flags.BoolVar(&f.partly, "restore-partly", false,
+		"with --restore: also begin if some groups cannot be restored; these wait until their restore is given up")
 	f.service.add(cmd)
 	cli.Complete(cmd, "routing", "hash", "named")
 	return cmd
 }
 
 func runGateway(ctx context.Context, out *cli.Output, s *service, f gatewayFlags) error {
-	meta, err := f.metaNow(ctx, s.store)
+	meta, err := f.metaNow(ctx, s)
 	if err != nil {
 		return err
 	}
+	keeper, stopListing := f.keepListing(ctx, s)
+	defer stopListing()
 	cfg := gateway.Config{
 		Listen: f.listen, Store: s.store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: s.logger,
 		Registry: s.registry, ServerOptions: s.traces.ServerOptions(), ShardDialOptions: s.traces.DialOptions(),
-		PlannedElsewhere: !f.planner, Audit: s.audit,
+		PlannedElsewhere: !f.planner, Audit: s.audit, ListProblem: keeper.Problem,
 	}
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	defer s.secure(cfg.Secure)()
@@ -133,22 +144,29 @@ func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta pla
 	return registry.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
-// metaNow returns the fixed properties of the store. If --store-uid is set, it returns zero values instead, because
+// metaNow returns the fixed properties of the store. If --store-uid is set without --restore, it returns zero values instead, because
 // such a gateway may start before etcd contains the store, and then waits for it.
-func (f *gatewayFlags) metaNow(ctx context.Context, store *registry.Store) (placement.Meta, error) {
+func (f *gatewayFlags) metaNow(ctx context.Context, s *service) (placement.Meta, error) {
+	if err := f.checkRestore(); err != nil {
+		return placement.Meta{}, err
+	}
 	switch {
+	case f.restore != "":
+		return f.restored(ctx, s.store, asksSource(s.certs), s.logger)
 	case f.uid == (uuidFlag{}):
-		return f.meta(ctx, store)
+		return f.meta(ctx, s.store)
 	case f.create:
 		return placement.Meta{}, cli.Usagef("--create makes a store with a new UUID: it cannot go with --store-uid")
 	}
 	return placement.Meta{}, nil
 }
 
+// etcdPatience limits how long a gateway that starts waits for etcd.
+const etcdPatience = 30 * time.Second
+
 // meta reads the fixed properties of the store, or creates the store with --create.
 func (f *gatewayFlags) meta(ctx context.Context, store *registry.Store) (placement.Meta, error) {
-	const patience = 30 * time.Second
-	soon, cancel := context.WithTimeout(ctx, patience)
+	soon, cancel := context.WithTimeout(ctx, etcdPatience)
 	defer cancel()
 	meta, err := store.Meta(soon)
 	if err == nil && f.create {

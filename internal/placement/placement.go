@@ -59,6 +59,12 @@ func (r *Restore) validate() error {
 	return nil
 }
 
+// Time returns the point in time as of which the groups are restored, or the zero time if At is empty.
+func (r *Restore) Time() time.Time {
+	at, _ := time.Parse(time.RFC3339Nano, r.At) // validate has checked it
+	return at
+}
+
 // Listing reports whether the store is being restored and the keys of its groups are still being written.
 func (m Meta) Listing() bool { return m.Restore != nil && m.Restore.Listing }
 

@@ -97,7 +97,7 @@ func (s *Store) listingMeta(ctx context.Context, store uuid.UUID, at time.Time) 
 			store)
 	case meta.Restore == nil:
 		err = fmt.Errorf("%w: store %s was not created from an archive", ErrOtherRestore, store)
-	case meta.Restore.At != "" && meta.Restore.At != timeText(at):
+	case meta.Restore.At != "" && !meta.Restore.Time().Equal(at):
 		err = fmt.Errorf("%w: the restore of store %s began as of %s, and the source has %s: start the source with the "+
 			"former time", ErrOtherRestore, store, meta.Restore.At, timeText(at))
 	}

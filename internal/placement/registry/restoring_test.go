@@ -61,7 +61,7 @@ func TestGroupsOfARestoreAreListedBeforeTheyArePlaced(t *testing.T) {
 		}
 		groups := listed(meta)
 		must.OK(t, store.AddRestoring(ctx, meta.StoreUUID, restoredAt, groups))
-		must.OK(t, store.AddRestoring(ctx, meta.StoreUUID, restoredAt, nil)) // the listing has ended
+		must.OK(t, store.AddRestoring(ctx, meta.StoreUUID, restoredAt.Local(), nil)) // the listing has ended
 		if did := plan(); did.GroupsCreated != 0 || did.TargetsWritten != 120 {
 			t.Errorf("after the list was written: %d groups, %d targets", did.GroupsCreated, did.TargetsWritten)
 		}

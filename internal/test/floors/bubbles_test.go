@@ -16,7 +16,7 @@ var inBubbles = []string{
 	"internal/test/clienttest", "internal/local/dev", "internal/gateway", "internal/storage/group",
 	"internal/storage/index", "internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
 	"internal/placement/registry", "internal/consensus/replica", "internal/shard", "internal/test/sim",
-	"internal/archive/archiver", "internal/local/restoresource",
+	"internal/archive/archiver", "internal/local/restoresource", "internal/placement/listing",
 }
 
 // outside lists the files of these packages whose tests run outside of bubbles, each with the reason. A comment in
