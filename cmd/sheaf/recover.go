@@ -29,9 +29,13 @@ type recoverFlags struct {
 	routing string
 	groups  int
 	copies  int
+	restore string // HOST:PORT of the source of a restore, or restoreNone
 	yes     bool
 	force   bool
 }
+
+// restoreNone is the value of --restore that says that no group waits for its restore.
+const restoreNone = "none"
 
 func recoverCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
@@ -70,13 +74,16 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 	flags.StringVar(&f.routing, "routing", "", "hash or named; only where the volumes do not remember it")
 	flags.IntVar(&f.groups, "groups", 0, "number of groups of hash routing; only where the volumes do not remember it")
 	flags.IntVar(&f.copies, "copies", 1, "copies of a group; only where the volumes do not remember it")
+	flags.StringVar(&f.restore, "restore", "",
+		"for a store from an archive: HOST:PORT of sheaf-archive source, whose groups wait for their restore if no volume "+
+			"holds them; none: no group waits any more (default: what etcd remembers)")
 	flags.BoolVar(&f.yes, "yes", false, "write; without it, only show")
 	flags.BoolVar(&f.force, "force", false,
 		"also replace placement of this store that etcd holds, let groups that no volume holds begin empty, and write "+
 			"groups that lack a majority of their copies")
 	cli.Complete(place, "routing", "hash", "named")
 	require(place, "store-uid")
-	cmd.AddCommand(place)
+	cmd.AddCommand(place, giveUpCommand(a))
 	return cmd
 }
 
@@ -144,11 +151,18 @@ func recoverPlacement(ctx context.Context, out *cli.Output, f recoverFlags) (err
 	if err != nil {
 		return err
 	}
+	if err := f.addRestore(ctx, store, asksSource(source), &rebuilt); err != nil {
+		return err
+	}
 	showRebuilt(out, rebuilt)
 	if len(rebuilt.Missing) > 0 && !f.force {
 		return fmt.Errorf(
-			"%d groups are on none of these shards, such as %s: give all shards of the store. --force lets them begin empty",
+			"%d groups are on none of these shards, such as %s: give all shards of the store. If the store was being restored "+
+				"from an archive, --restore asks for the groups that still wait. --force lets them begin empty",
 			len(rebuilt.Missing), rebuilt.Missing[0])
+	}
+	if rebuilt.Meta.Restore != nil {
+		rebuilt.BeginEmpty()
 	}
 	if len(rebuilt.Short) > 0 && !f.force {
 		return fmt.Errorf(

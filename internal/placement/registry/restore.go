@@ -16,8 +16,9 @@ import (
 )
 
 // Restore writes a rebuilt placement. It writes meta last, because no process follows an etcd that has no meta. It
-// keeps the records of volumes that etcd already has. If etcd already has meta, Restore returns ErrStoreExists. If
-// force is set, it replaces the meta of the same store, but never that of a different store.
+// keeps the records of volumes that etcd already has. If etcd already has meta, Restore returns ErrStoreExists. If force
+// is set, it replaces the meta of the same store, but never that of a different store. A store that is restored from an
+// archive remains one, and its groups that wait for their restore and are on no volume wait on.
 func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {
 		return err
@@ -40,12 +41,19 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	if st.hasMeta {
 		r.Meta.EpochBase = max(r.Meta.EpochBase, st.view.Meta.EpochBase+rescue.EpochJump)
 	}
+	if st.hasMeta && r.Meta.Restore == nil {
+		r.Meta.Restore = st.view.Meta.Restore
+	}
 	known := map[string]bool{}
 	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
 	// Restore deletes all targets, so a group needs wake keys only for the shards of its members.
 	wakes := func(g placement.Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, placement.Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true
+		if there, has := st.groups[g.Name]; has && len(g.Members) == 0 {
+			ops = append(ops, clientv3.OpTxn(nil, wakes(there), nil))
+			continue // no volume holds the group, and etcd knows more about it
+		}
 		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), s.opPut(groupsKey+g.Name, g),
 			clientv3.OpDelete(s.prefix+deletedKey+g.Name)), nil))
 	}

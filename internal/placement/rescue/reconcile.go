@@ -57,14 +57,47 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 			wait("%s", there.UnusableGroup(name))
 		}
 	}
+	waits = append(waits, restoreWaits(there, found)...)
 	for _, name := range r.Missing {
-		if len(there.Groups[name].Members) == 0 {
+		if len(there.Groups[name].Members) == 0 && there.Meta.Restore == nil {
 			wait("group %s: no volume that was asked holds it: start the shards that do, or, where none ever did, let it "+
 				"begin empty with "+
 				"sheaf recover placement --force", name)
 		}
 	}
 	return out, waits
+}
+
+// restoreWaits returns what the reconciliation of a restored store waits for, if etcd holds a state from before the
+// restore was complete. By now, a group that waits in this etcd may be on a shard that does not answer and that this etcd
+// does not know. If another shard installed the group again, the group would lose what was written to it since. So a
+// person has to say that all shards were asked.
+func restoreWaits(there placement.View, found map[string]bool) (waits []string) {
+	const do = "a shard that does not answer may hold it by now: start all shards; if groups still wait for their restore " +
+		"then, run sheaf recover placement --force with all shards, which lets them wait on"
+	if there.Meta.Listing() {
+		waits = append(waits, "etcd is from the time when the groups of the restore were listed, and may lack a group: "+do)
+	}
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(there.Groups)) {
+		if there.Groups[name].Restoring && !found[name] {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		waits = append(waits, fmt.Sprintf("group %s and %d more wait for their restore in this etcd: %s", names[0],
+			len(names)-1, do))
+	}
+	if there.Meta.Restore == nil || there.Meta.Listing() {
+		return waits
+	}
+	for n := range there.Meta.Routing.Groups {
+		name := placement.GroupName(n)
+		if _, known := there.Groups[name]; !found[name] && !known && !there.GroupUnknown(name) {
+			waits = append(waits, fmt.Sprintf("group %s: no volume that was asked holds it: start the shards that do", name))
+		}
+	}
+	return waits
 }
 
 // correct returns the group and the target that etcd should hold for a group on the volumes, and whether they differ

@@ -1,0 +1,64 @@
+package rescue
+
+import (
+	"slices"
+	"strings"
+
+	"sheaf.dev/sheaf/internal/placement"
+)
+
+// restoredVersion is the version of the UUIDs of groups that were restored from an archive (docs/archive.md). Groups that
+// were created in another way have random UUIDs, which are of version 4.
+const restoredVersion = 5
+
+// Restored reports whether a volume holds a group that was restored from an archive. Then groups of the store may still
+// wait for their restore, and only etcd knew which.
+func (r *Rebuilt) Restored() bool {
+	return slices.ContainsFunc(r.Groups, func(g placement.Group) bool {
+		return g.UUID.Version() == restoredVersion && len(g.Members) > 0
+	})
+}
+
+// AddWaiting adds the groups of a restore that no volume holds. They wait for their restore. The argument listed has all
+// groups that the source of the restore lists, each with Restoring set.
+func (r *Rebuilt) AddWaiting(restore placement.Restore, listed []placement.Group) {
+	restore.Listing = false
+	r.Meta.Restore = &restore
+	there := make(map[string]bool, len(r.Groups))
+	for _, g := range r.Groups {
+		there[g.Name] = true
+	}
+	waiting := 0
+	for _, g := range listed {
+		if !there[g.Name] {
+			r.Groups = append(r.Groups, g)
+			waiting++
+		}
+	}
+	if waiting > 0 {
+		r.note("%d groups are on none of these shards, and wait for their restore from %s. Give all shards of the store: a "+
+			"group that one more shard holds would be installed twice. A group that was restored and has been deleted since "+
+			"comes back", waiting, restore.Source)
+	}
+	r.KeepWaiting(listed)
+	slices.SortFunc(r.Groups, func(a, b placement.Group) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// BeginEmpty lets the groups in Missing begin empty. This is for stores that were restored from an archive, in which no
+// planner creates groups.
+func (r *Rebuilt) BeginEmpty() {
+	for n := range r.Meta.Routing.Groups {
+		if name := placement.GroupName(n); slices.Contains(r.Missing, name) {
+			r.Groups = append(r.Groups, placement.NewGroup(r.Meta.Routing, name, n))
+		}
+	}
+}
+
+// KeepWaiting removes from Missing the groups that wait for their restore.
+func (r *Rebuilt) KeepWaiting(waiting []placement.Group) {
+	waits := make(map[string]bool, len(waiting))
+	for _, g := range waiting {
+		waits[g.Name] = true
+	}
+	r.Missing = slices.DeleteFunc(r.Missing, func(name string) bool { return waits[name] })
+}
