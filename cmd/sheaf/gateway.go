@@ -144,8 +144,8 @@ func (f *gatewayFlags) plan(ctx context.Context, store *registry.Store, meta pla
 	return registry.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
-// metaNow returns the fixed properties of the store. If --store-uid is set without --restore, it returns zero values instead, because
-// such a gateway may start before etcd contains the store, and then waits for it.
+// metaNow returns the fixed properties of the store. If --store-uid is set without --restore, it returns zero values
+// instead, because such a gateway may start before etcd contains the store, and then waits for it.
 func (f *gatewayFlags) metaNow(ctx context.Context, s *service) (placement.Meta, error) {
 	if err := f.checkRestore(); err != nil {
 		return placement.Meta{}, err

@@ -18,9 +18,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// addRestore adds the groups that wait for their restore to a rebuilt placement. What etcd remembers about them remains.
-// If etcd has forgotten it, the source is asked again. It returns an error if groups may be waiting, and nobody says
-// which.
+// addRestore adds the groups that wait for their restore to a rebuilt placement. What etcd remembers about them
+// remains. If etcd has forgotten it, the source is asked again. It returns an error if groups may be waiting, and
+// nobody says which.
 func (f *recoverFlags) addRestore(ctx context.Context, store *registry.Store,
 	ask func(ctx context.Context, address string) (listing.List, error), rebuilt *rescue.Rebuilt) error {
 	meta, waiting, err := store.Waiting(ctx)
@@ -41,9 +41,9 @@ func (f *recoverFlags) addRestore(ctx context.Context, store *registry.Store,
 	case f.restore == restoreNone:
 		return nil
 	case f.restore == "" && rebuilt.Restored():
-		return errors.New("this store was restored from an archive, and etcd has lost which groups still wait for that: they " +
-			"would begin empty. --restore HOST:PORT asks sheaf-archive source for them again; --restore none says that none " +
-			"waits any more")
+		return errors.New("this store was restored from an archive, and etcd has lost which groups still wait for that: " +
+			"they would begin empty. --restore HOST:PORT asks sheaf-archive source for them again; --restore none says that " +
+			"none waits any more")
 	case f.restore == "":
 		return nil
 	}

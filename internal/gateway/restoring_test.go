@@ -95,7 +95,8 @@ func groupOf(name string) string {
 // missing or scanned as empty. Then the same holds for the groups that wait, and other groups can be created.
 func TestGroupsThatWaitForTheirRestoreAreLoading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, restoreOf(named()), gateway.Config{ListProblem: func() string { return "the source is away" }}, "a")
+		away := func() string { return "the source is away" }
+		c := newCluster(t, restoreOf(named()), gateway.Config{ListProblem: away}, "a")
 		c.loads(t, "alpha")
 		if _, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "alpha"}); reasonOf(err) !=
 			reason.GroupLoading {

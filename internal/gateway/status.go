@@ -85,9 +85,10 @@ type ShardStatus struct {
 // GroupStatus says which shards hold a group, and which state the group is in.
 type GroupStatus struct {
 	Group string `json:"group"`
-	// State is one of six words. Restoring means that the group waits for its restore. Degraded means that a shard with a copy is silent. Unavailable means that so many
-	// of these shards are silent that the rest are not a majority. Pending means that the group is not yet created.
-	// Unknown means that the group's key in etcd cannot be used. Routed means that none of the above applies.
+	// State is one of six words. Restoring means that the group waits for its restore. Degraded means that a shard with
+	// a copy is silent. Unavailable means that so many of these shards are silent that the rest are not a majority.
+	// Pending means that the group is not yet created. Unknown means that the group's key in etcd cannot be used. Routed
+	// means that none of the above applies.
 	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`
 	Shards      []string `json:"shards"` // the shards with the voting copies

@@ -462,8 +462,8 @@ func TestCallsForOthersAreRefused(t *testing.T) {
 	})
 }
 
-// With certificates, the source answers only shards of the new store, and each of them only under its own name. It lists
-// the groups only for gateways.
+// With certificates, the source answers only shards of the new store, and each of them only under its own name. It
+// lists the groups only for gateways.
 func TestOnlyShardsOfTheStoreAreAnswered(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		a, err := authority.New("store", time.Now(), authority.Lifetime)

@@ -1,5 +1,5 @@
-// Package listing writes the groups of a restore into etcd. It asks the source of the restore which groups the new store
-// has, checks the answer, and passes it to package registry. See docs/archive.md, "Restore".
+// Package listing writes the groups of a restore into etcd. It asks the source of the restore which groups the new
+// store has, checks the answer, and passes it to package registry. See docs/archive.md, "Restore".
 package listing
 
 import (
@@ -112,8 +112,8 @@ func (l *List) Whole() error {
 	case lost > lostShown:
 		words = append(words, fmt.Sprintf("and %d more", lost-lostShown))
 	}
-	return fmt.Errorf("as of %s, the archive cannot restore %d of %d groups: %s", l.At.UTC().Format(time.RFC3339Nano), lost,
-		len(l.Groups), strings.Join(words, "; "))
+	return fmt.Errorf("as of %s, the archive cannot restore %d of %d groups: %s", l.At.UTC().Format(time.RFC3339Nano),
+		lost, len(l.Groups), strings.Join(words, "; "))
 }
 
 // Placed returns the groups as etcd is to hold them: they wait for their restore, and have no members. Groups that

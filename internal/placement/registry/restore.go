@@ -16,9 +16,9 @@ import (
 )
 
 // Restore writes a rebuilt placement. It writes meta last, because no process follows an etcd that has no meta. It
-// keeps the records of volumes that etcd already has. If etcd already has meta, Restore returns ErrStoreExists. If force
-// is set, it replaces the meta of the same store, but never that of a different store. A store that is restored from an
-// archive remains one, and its groups that wait for their restore and are on no volume wait on.
+// keeps the records of volumes that etcd already has. If etcd already has meta, Restore returns ErrStoreExists. If
+// force is set, it replaces the meta of the same store, but never that of a different store. A store that is restored
+// from an archive remains one, and its groups that wait for their restore and are on no volume wait on.
 func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {
 		return err

@@ -19,11 +19,11 @@ import (
 //
 //  1. InitMeta writes meta, with Restore.Listing set.
 //  2. AddRestoring writes the keys of all groups, in the order of the list.
-//  3. AddRestoring reads all keys at one revision. If none is missing, it clears Listing. This is the commit point: from
-//     now on, groups are placed.
+//  3. AddRestoring reads all keys at one revision. If none is missing, it clears Listing. This is the commit point:
+//     from now on, groups are placed.
 //
-// etcd may be set back between two of these calls. So the last write requires that the newest of the keys that were read
-// is unchanged. If etcd has that key, it also has all keys that were written before it.
+// etcd may be set back between two of these calls. So the last write requires that the newest of the keys that were
+// read is unchanged. If etcd has that key, it also has all keys that were written before it.
 
 // neverExisted returns ErrPlacementLost if etcd has no meta but records of volumes.
 func (s *Store) neverExisted(ctx context.Context) error {
@@ -160,9 +160,9 @@ func (s *Store) Waiting(ctx context.Context) (meta placement.Meta, groups []plac
 	return st.view.Meta, groups, nil
 }
 
-// GiveUpRestore ends the wait of a group for its restore: a shard creates the group empty. The group gets a new UUID, so
-// that a shard that is installing the group cannot report it any more. GiveUpRestore returns ErrChanged if the group has
-// changed since it was read, or does not wait.
+// GiveUpRestore ends the wait of a group for its restore: a shard creates the group empty. The group gets a new UUID,
+// so that a shard that is installing the group cannot report it any more. GiveUpRestore returns ErrChanged if the group
+// has changed since it was read, or does not wait.
 func (s *Store) GiveUpRestore(ctx context.Context, g placement.Group) error {
 	pairs, frozen, err := s.pairs(ctx, g.Name)
 	there := pairs[g.Name]

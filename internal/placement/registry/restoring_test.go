@@ -67,7 +67,8 @@ func TestGroupsOfARestoreAreListedBeforeTheyArePlaced(t *testing.T) {
 		}
 		view, err := store.ViewOf(ctx, meta.StoreUUID)
 		must.OK(t, err)
-		if r := view.Meta.Restore; r == nil || r.Listing || r.At != "2026-11-01T12:00:00.000000005Z" || len(view.Groups) != 120 {
+		const at = "2026-11-01T12:00:00.000000005Z"
+		if r := view.Meta.Restore; r == nil || r.Listing || r.At != at || len(view.Groups) != 120 {
 			t.Errorf("%+v, %d groups", r, len(view.Groups))
 		}
 		for _, g := range groups {

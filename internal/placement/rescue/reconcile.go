@@ -69,12 +69,12 @@ func (r Rebuilt) Corrections(there placement.View) (out []Correction, waits []st
 }
 
 // restoreWaits returns what the reconciliation of a restored store waits for, if etcd holds a state from before the
-// restore was complete. By now, a group that waits in this etcd may be on a shard that does not answer and that this etcd
-// does not know. If another shard installed the group again, the group would lose what was written to it since. So a
-// person has to say that all shards were asked.
+// restore was complete. By now, a group that waits in this etcd may be on a shard that does not answer and that this
+// etcd does not know. If another shard installed the group again, the group would lose what was written to it since. So
+// a person has to say that all shards were asked.
 func restoreWaits(there placement.View, found map[string]bool) (waits []string) {
-	const do = "a shard that does not answer may hold it by now: start all shards; if groups still wait for their restore " +
-		"then, run sheaf recover placement --force with all shards, which lets them wait on"
+	const do = "a shard that does not answer may hold it by now: start all shards; if groups still wait for their " +
+		"restore then, run sheaf recover placement --force with all shards, which lets them wait on"
 	if there.Meta.Listing() {
 		waits = append(waits, "etcd is from the time when the groups of the restore were listed, and may lack a group: "+do)
 	}

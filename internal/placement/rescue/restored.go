@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// restoredVersion is the version of the UUIDs of groups that were restored from an archive (docs/archive.md). Groups that
-// were created in another way have random UUIDs, which are of version 4.
+// restoredVersion is the version of the UUIDs of groups that were restored from an archive (docs/archive.md). Groups
+// that were created in another way have random UUIDs, which are of version 4.
 const restoredVersion = 5
 
 // Restored reports whether a volume holds a group that was restored from an archive. Then groups of the store may still
@@ -19,8 +19,8 @@ func (r *Rebuilt) Restored() bool {
 	})
 }
 
-// AddWaiting adds the groups of a restore that no volume holds. They wait for their restore. The argument listed has all
-// groups that the source of the restore lists, each with Restoring set.
+// AddWaiting adds the groups of a restore that no volume holds. They wait for their restore. The argument listed has
+// all groups that the source of the restore lists, each with Restoring set.
 func (r *Rebuilt) AddWaiting(restore placement.Restore, listed []placement.Group) {
 	restore.Listing = false
 	r.Meta.Restore = &restore
