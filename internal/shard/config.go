@@ -79,6 +79,9 @@ type Config struct {
 	// PeerCredentials returns the credentials for connections to the shard with the given name. If it is nil, these
 	// connections do not use TLS.
 	PeerCredentials func(shard string) credentials.TransportCredentials
+	// SourceCredentials returns the credentials for connections to the source of a restore. If it is nil, these
+	// connections do not use TLS.
+	SourceCredentials func() credentials.TransportCredentials
 	// SpeaksFor reports whether the peer of a connection may act on behalf of a shard. If it is nil (without TLS), every
 	// peer may.
 	SpeaksFor func(ctx context.Context, shard string) bool

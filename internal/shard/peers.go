@@ -43,7 +43,8 @@ func (s *Shard) newHub() *peer.Hub {
 		Alive:       s.peers.received,
 		MustNotLead: s.mustNotLead,
 		Source:      s.peers,
-		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond,
+		Credentials: s.cfg.PeerCredentials, SourceCredentials: s.cfg.SourceCredentials, SpeaksFor: s.cfg.SpeaksFor,
+		FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond,
 		Logger: s.logger,
 		Dial:   s.cfg.Dial,
 	})

@@ -45,6 +45,9 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	c.PeerCredentials = func(shard string) credentials.TransportCredentials {
 		return source.Client(source.Own(identity.Shard, shard))
 	}
+	c.SourceCredentials = func() credentials.TransportCredentials {
+		return source.Client(source.Own(identity.Archive, ""))
+	}
 	c.SpeaksFor = func(ctx context.Context, shard string) bool {
 		peer, ok := certs.PeerOf(ctx)
 		return certs.Plain(ctx) || ok && peer == identity.Identity{Store: store, Role: identity.Shard, Name: shard}

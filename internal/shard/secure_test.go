@@ -144,3 +144,48 @@ func TestWhoCarriesOthers(t *testing.T) {
 		}
 	}
 }
+
+// A shard fetches the groups of a restore only from a process with the role archive of its own store. Such a process is
+// not taken for a shard, and a shard is not taken for such a process.
+func TestOnlyTheArchiveOfTheStoreIsASource(t *testing.T) {
+	a, err := authority.New("shards", time.Now(), authority.Lifetime)
+	must(t, err)
+	of := identity.Store{Domain: "cluster.local", Namespace: "prod", UID: uuid.New()}
+	another := of
+	another.UID = uuid.New()
+	cfg := &Config{Placement: newRegistry(hash4, "s1"), Logger: slog.New(slog.DiscardHandler)}
+	guard := cfg.Secure(certificatesOf(t, a, identity.Identity{Store: of, Role: identity.Shard, Name: "s1"}))
+	t.Cleanup(guard.Close)
+	for name, c := range map[string]struct {
+		as            identity.Identity
+		source, shard bool
+	}{
+		"the archive":            {identity.Identity{Store: of, Role: identity.Archive}, true, false},
+		"another store's":        {identity.Identity{Store: another, Role: identity.Archive}, false, false},
+		"the shard":              {identity.Identity{Store: of, Role: identity.Shard, Name: "s2"}, false, true},
+		"a gateway":              {identity.Identity{Store: of, Role: identity.Gateway}, false, false},
+		"another store's shard":  {identity.Identity{Store: another, Role: identity.Shard, Name: "s2"}, false, false},
+		"a client named archive": {identity.Identity{Store: of, Role: identity.Client, Name: "archive"}, false, false},
+	} {
+		server := certificatesOf(t, a, c.as).Server(certs.ServerOptions{})
+		for is, want := range map[string]bool{"the source": c.source, "shard s2": c.shard} {
+			creds := cfg.SourceCredentials()
+			if is == "shard s2" {
+				creds = cfg.PeerCredentials("s2")
+			}
+			near, far := net.Pipe()
+			go func() {
+				_, _, _ = server.ServerHandshake(far) // if the client refuses the server, the handshake fails here, too
+				_ = far.Close()
+			}()
+			_, _, err := creds.ClientHandshake(t.Context(), "s2", near)
+			_ = near.Close()
+			if (err == nil) != want || !want && !strings.Contains(err.Error(), "the peer is "+c.as.String()) {
+				t.Errorf("%s is taken for %s: %v", name, is, err)
+			}
+			if cfg.SpeaksFor(context.Background(), "s2") {
+				t.Error("a call without a certificate is taken for one of a shard")
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,20 +21,46 @@ import (
 // errSilent aborts fetches from a peer that has fallen silent.
 var errSilent = errors.New("it is silent")
 
-// Fetcher fetches from one peer. It uses separate connections, because files must not delay heartbeats. A call is
-// aborted when the peer falls silent, because otherwise a call to a stopped process would last until the process is
-// resumed.
+// Fetcher fetches from one peer, or from the source of a restore. It uses separate connections, because files must not
+// delay heartbeats. A call to a peer is aborted when the peer falls silent, because otherwise a call to a stopped
+// process would last until the process is resumed. A source sends no heartbeats, so its connections are pinged instead.
 type Fetcher struct {
-	hub   *Hub
-	shard string
+	hub     *Hub
+	shard   string // name of the peer; empty for a source
+	address string // host:port of the source; empty for a peer
+	founder uint64 // Raft id of the replica that installs from a source; 0 for a peer
 }
 
 // Fetcher returns a Fetcher for a peer.
 func (h *Hub) Fetcher(shard string) *Fetcher { return &Fetcher{hub: h, shard: shard} }
 
+// Source returns a Fetcher for the source of a restore, which has an address but no name. Only its method Group can be
+// used. The argument founder is the Raft id of the replica that installs the group.
+func (h *Hub) Source(address string, founder uint64) *Fetcher {
+	return &Fetcher{hub: h, address: address, founder: founder}
+}
+
+// From describes the process from which the Fetcher fetches: a shard's name, or the address of a source.
+func (f *Fetcher) From() string { return cmp.Or(f.shard, f.address) }
+
+// whence names that process in errors.
+func (f *Fetcher) whence() string {
+	if f.shard == "" {
+		return "the source of the restore at " + f.address
+	}
+	return "shard " + f.shard
+}
+
+func (f *Fetcher) dial() (*grpc.ClientConn, error) {
+	if f.shard == "" {
+		return f.hub.dialSource(f.address)
+	}
+	return f.hub.dial(f.shard)
+}
+
 // connect connects to the peer for one call. The returned function ends the call and closes the connection.
 func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServiceClient, func(), error) {
-	conn, err := f.hub.dial(f.shard)
+	conn, err := f.dial()
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -61,9 +88,9 @@ func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err 
 	case codes.ResourceExhausted:
 		kind = ErrBusy
 	default:
-		return fmt.Errorf("fetch %s of group %s from shard %s: %w", what, group, f.shard, err)
+		return fmt.Errorf("fetch %s of group %s from %s: %w", what, group, f.whence(), err)
 	}
-	return fmt.Errorf("fetch %s of group %s from shard %s: %w: %s", what, group, f.shard, kind, status.Convert(err).
+	return fmt.Errorf("fetch %s of group %s from %s: %w: %s", what, group, f.whence(), kind, status.Convert(err).
 		Message())
 }
 
@@ -79,7 +106,7 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 	if err != nil {
 		return f.failed(ctx, "the files", group, err)
 	}
-	start := &peerv1.FetchGroupStart{Header: f.hub.header(f.shard), Group: group[:]}
+	start := &peerv1.FetchGroupStart{Header: f.hub.header(f.shard), Group: group[:], Founder: f.founder}
 	if err := stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: start}}); err != nil &&
 		!errors.Is(err, io.EOF) {
 		return f.failed(ctx, "the files", group, err) // for io.EOF, Recv returns the reason
@@ -97,7 +124,7 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 			return err
 		}
 		if len(wanted) == 0 {
-			return stream.CloseSend()
+			return f.finish(ctx, group, stream)
 		}
 		for len(wanted) > 0 {
 			n := min(len(wanted), filesPerMessage)
@@ -107,6 +134,22 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 			wanted = wanted[n:]
 		}
 	}
+}
+
+// finish ends a call after all files have been received. A source counts the groups that were received completely, and
+// sends another group only when the call has ended, so finish waits until the source has ended the call.
+func (f *Fetcher) finish(ctx context.Context, group uuid.UUID, stream peerv1.PeerService_FetchGroupClient) error {
+	err := stream.CloseSend()
+	if err != nil || f.shard != "" {
+		return err
+	}
+	if _, err = stream.Recv(); errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		err = fmt.Errorf("%w: a message comes after the last file", ErrCorrupt)
+	}
+	return f.failed(ctx, "the files", group, err)
 }
 
 // receiveFiles requests the wanted files, and receives them.

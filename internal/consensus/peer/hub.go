@@ -46,6 +46,9 @@ type Options struct {
 	// Credentials returns the credentials for connections to a peer, by the peer's name. If it is nil, TLS is not
 	// used.
 	Credentials func(shard string) credentials.TransportCredentials
+	// SourceCredentials returns the credentials for connections to the source of a restore. If it is nil, TLS is not
+	// used.
+	SourceCredentials func() credentials.TransportCredentials
 	// SpeaksFor reports whether a connection may speak for a shard. If it is nil (without TLS), every peer is
 	// trusted.
 	SpeaksFor func(ctx context.Context, shard string) bool
@@ -86,6 +89,9 @@ func (o *Options) setDefaults() {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Credentials == nil {
 		o.Credentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
+	}
+	if o.SourceCredentials == nil {
+		o.SourceCredentials = insecure.NewCredentials
 	}
 	if o.Alive == nil {
 		o.Alive = func(string, bool) {}

@@ -12,7 +12,9 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
@@ -126,8 +128,28 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 	if !ok {
 		return nil, fmt.Errorf("shard %s: no address is known", shard)
 	}
+	conn, err := h.dialTo(address, h.opts.Credentials(shard))
+	if err != nil {
+		return nil, fmt.Errorf("shard %s at %q: %w", shard, address, err)
+	}
+	return conn, nil
+}
+
+// dialSource connects to the source of a restore. The connection is pinged, so that calls fail soon after the source
+// has stopped responding.
+func (h *Hub) dialSource(address string) (*grpc.ClientConn, error) {
+	conn, err := h.dialTo(address, h.opts.SourceCredentials(),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: stallMax, Timeout: stallMax}))
+	if err != nil {
+		return nil, fmt.Errorf("the source of the restore at %q: %w", address, err)
+	}
+	return conn, nil
+}
+
+func (h *Hub) dialTo(address string, credentials credentials.TransportCredentials, more ...grpc.DialOption) (
+	*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(h.opts.Credentials(shard)),
+		grpc.WithTransportCredentials(credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageMax),
 			grpc.MaxCallSendMsgSize(messageMax)),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -142,12 +164,8 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 	if h.opts.Dial != nil {
 		options = append(options, grpc.WithContextDialer(h.opts.Dial))
 	}
-	// The name is looked up at each attempt, because a restarted shard has a new address.
-	conn, err := grpc.NewClient("passthrough:///"+address, options...)
-	if err != nil {
-		return nil, fmt.Errorf("shard %s at %q: %w", shard, address, err)
-	}
-	return conn, nil
+	// The name is looked up at each attempt, because a restarted process has a new address.
+	return grpc.NewClient("passthrough:///"+address, append(options, more...)...)
 }
 
 func (h *Hub) header(to string) *peerv1.PeerHeader {
