@@ -29,11 +29,15 @@ type restoreSource struct {
 	starts []*peerv1.FetchGroupStart
 	err    error         // if not nil, the answer to each call
 	ended  chan error    // receives the results of calls
+	late   time.Duration // time between the end of each call and its answer
 	hold   chan struct{} // if not nil, each call waits for this channel before the description
 }
 
 func (s *restoreSource) FetchGroup(stream peerv1.PeerService_FetchGroupServer) (err error) {
-	defer func() { s.ended <- err }()
+	defer func() {
+		time.Sleep(s.late)
+		s.ended <- err
+	}()
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -82,7 +86,16 @@ func TestAGroupIsFetchedFromASource(t *testing.T) {
 	files := map[string][]byte{"one": random(3_000_000), "two": random(17), "empty": {}}
 	withSource(t, files, func(t *testing.T, h *Hub, s *restoreSource, from *store) {
 		f, to := h.Source("source:1", 77), newSink(from)
+		s.late = time.Second
 		must.OK(t, f.Group(t.Context(), testGroup, to))
+		select {
+		case err := <-s.ended:
+			if err != nil {
+				t.Errorf("the source takes the group for unfinished: %v", err)
+			}
+		default:
+			t.Error("the call goes on, and the source can send no other group")
+		}
 		for name, want := range files {
 			if got := to.files[name]; got == nil || got.String() != string(want) {
 				t.Errorf("file %s differs", name)
@@ -92,14 +105,6 @@ func TestAGroupIsFetchedFromASource(t *testing.T) {
 			Header: &peerv1.PeerHeader{Store: testGroup[:], FromShard: "a", Instance: h.number}}
 		if !proto.Equal(s.starts[0], want) {
 			t.Errorf("the source was asked %v, want %v", s.starts[0], want)
-		}
-		select {
-		case err := <-s.ended:
-			if err != nil {
-				t.Errorf("the source takes the group for unfinished: %v", err)
-			}
-		default:
-			t.Error("the call goes on, and the source can send no other group")
 		}
 		if f.From() != "source:1" || h.Fetcher("b").From() != "b" {
 			t.Errorf("it fetches from %q", f.From())
