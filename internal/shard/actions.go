@@ -107,7 +107,28 @@ func (h actions) Create(ctx context.Context, state placement.Group) error {
 // member on this shard. MakeFolder then moves the folder to the trash.
 func (h actions) MakeFolder(state placement.Group) error {
 	s := h.s
-	dir, raftID := s.volume.GroupDir(state.UUID), s.replicas.Here(state)[0].RaftID
+	if !state.Restoring {
+		raftID := s.replicas.Here(state)[0].RaftID
+		if err := h.makeFolder(state, s.volume.ReplicaFile(state.UUID, raftID)); err != nil {
+			return err
+		}
+		s.replicas.Begin(state, raftID)
+		return nil
+	}
+	if _, err := s.installer.source(); err != nil {
+		return err
+	}
+	file := s.volume.ReplicaFile(state.UUID, s.replicas.NewRaftID())
+	file.Founder = true
+	if err := h.makeFolder(state, file); err != nil {
+		return err
+	}
+	s.replicas.Found(state, file.RaftID)
+	return nil
+}
+
+func (h actions) makeFolder(state placement.Group, file format.ReplicaFile) error {
+	s, dir := h.s, h.s.volume.GroupDir(state.UUID)
 	if before := s.replicas.Find(state.UUID); before != nil {
 		if err := s.compactor.Trash.Put(dir, state.UUID, before.State().RaftID); err != nil {
 			return err
@@ -116,11 +137,10 @@ func (h actions) MakeFolder(state placement.Group) error {
 	if err := s.compactor.AdmitSoon(0); err != nil {
 		return err
 	}
-	file := s.volume.ReplicaFile(state.UUID, raftID)
 	file.Joining = true
-	if err := format.WriteReplicaFile(s.cfg.FS, dir, file); err != nil {
-		return err
-	}
-	s.replicas.Begin(state, raftID)
-	return nil
+	return format.WriteReplicaFile(s.cfg.FS, dir, file)
+}
+
+func (h actions) Settle(g *replicas.Replica) error {
+	return h.s.volume.WriteReplicaFile(g.UUID, g.State().RaftID)
 }

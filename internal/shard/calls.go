@@ -142,7 +142,7 @@ func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
 		out.Facts.Epoch = max(out.GetFacts().GetEpoch(), s.replicas.View().Epoch)
 	}
 	for _, p := range out.GetGroups() {
-		if sv := serving[p.GetUuid()]; sv != nil {
+		if sv := serving[p.GetUuid()]; sv != nil && !p.GetJoining() {
 			describeFacts(p, sv)
 		}
 	}

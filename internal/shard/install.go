@@ -54,6 +54,8 @@ type installer struct {
 	logger    *slog.Logger
 
 	slots    chan struct{} // bounds the installs in progress
+	turn     chan struct{} // bounds the installs from the source of a restore, which serves one at a time
+	founding atomic.Int64  // number of founders that are being installed, or wait for their turn
 	tookOver atomic.Uint64 // number of replicas that were installed
 }
 
@@ -62,6 +64,7 @@ func newInstaller(s *Shard) *installer {
 		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, health: s.setHealth, volume: s.volume,
 		replicas: s.replicas, withSpace: s.compactor.WithSpace, peers: s.peers, problems: s.problems,
 		tails: s.metrics.tails, logger: s.logger, slots: make(chan struct{}, installsAtOnce),
+		turn: make(chan struct{}, 1),
 	}
 }
 
@@ -83,8 +86,13 @@ func (i *installer) run(ctx context.Context) {
 
 // join installs a replica that is still empty, and serves it.
 func (i *installer) join(g *replicas.Replica) {
+	defer i.replicas.Wake() // a founder must be reported to etcd
 	defer g.EndFetch()
-	if !i.takeOver(g.Fetch(), g, "joining group "+g.Name, nil) {
+	if g.State().Founder {
+		if !i.found(g.Fetch(), g) {
+			return
+		}
+	} else if !i.takeOver(g.Fetch(), g, "joining group "+g.Name, nil) {
 		return
 	}
 	g.Happens(member.Installed)
@@ -108,7 +116,7 @@ func (i *installer) takeOver(ctx context.Context, g *replicas.Replica, what stri
 		}
 		from, err := i.fetchFrom(g, state.Group)
 		if err == nil {
-			err = i.withSpace(ctx, func() error { return i.install(ctx, g, from, nil) })
+			err = i.withSpace(ctx, func() error { return i.install(ctx, g, i.peers.hub.Fetcher(from), nil) })
 		}
 		switch {
 		case err == nil:
@@ -140,9 +148,9 @@ func (i *installer) fetchFrom(g *replicas.Replica, state placement.Group) (strin
 	return "", fmt.Errorf("group %s: no member is known that it could be fetched from", g.Name)
 }
 
-// install fetches a group's files from a shard, and swaps them for the existing ones. If ready is not nil, install
-// calls it before the swap.
-func (i *installer) install(ctx context.Context, g *replicas.Replica, from string, ready func() error) error {
+// install fetches a group's files, and swaps them for the existing ones. If ready is not nil, install calls it before
+// the swap.
+func (i *installer) install(ctx context.Context, g *replicas.Replica, from *peer.Fetcher, ready func() error) error {
 	select {
 	case i.slots <- struct{}{}:
 		defer func() { <-i.slots }()
@@ -152,12 +160,13 @@ func (i *installer) install(ctx context.Context, g *replicas.Replica, from strin
 	state := g.State()
 	sink := &installSink{
 		ctx: ctx, opts: i.volume.LogOptions(g.UUID, g.Name).ForInstall(),
-		replica: i.volume.ReplicaFile(g.UUID, state.RaftID), missing: map[string]transfer.File{}, from: from,
+		replica: i.volume.ReplicaFile(g.UUID, state.RaftID), missing: map[string]transfer.File{}, from: from.From(),
 		copying: g.Copying(),
 	}
+	sink.replica.Founder = state.Founder
 	sink.opts.Damaged = state.Phase == member.DamagedTail
 	defer sink.copying.Waits()
-	if err := i.peers.hub.Fetcher(from).Group(ctx, g.UUID, sink); err != nil {
+	if err := from.Group(ctx, g.UUID, sink); err != nil {
 		return err
 	}
 	if ready != nil {
@@ -177,7 +186,7 @@ type installSink struct {
 	install *transfer.Install
 	missing map[string]transfer.File // incomplete files, as last reported
 
-	from            string // the shard that sends the files
+	from            string // the shard or source that sends the files
 	copying         *replicas.Copying
 	segments, total int64 // in bytes
 }
@@ -255,7 +264,7 @@ func (i *installer) installAgain(ctx context.Context, g *replicas.Replica, from 
 	}
 	i.logger.Warn("the replica is too far behind: it is installed again", "group", g.Name, "from", shard)
 	stopped := false
-	err := i.install(fetch, g, shard, func() (err error) {
+	err := i.install(fetch, g, i.peers.hub.Fetcher(shard), func() (err error) {
 		stopped, err = i.pause(ctx, g, sv)
 		return err
 	})

@@ -45,8 +45,8 @@ func (s *Shard) newHub() *peer.Hub {
 		Source:      s.peers,
 		Credentials: s.cfg.PeerCredentials, SourceCredentials: s.cfg.SourceCredentials, SpeaksFor: s.cfg.SpeaksFor,
 		FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond,
-		Logger: s.logger,
-		Dial:   s.cfg.Dial,
+		Logger:              s.logger,
+		Dial:                s.cfg.Dial,
 	})
 }
 

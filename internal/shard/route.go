@@ -45,9 +45,12 @@ func (s *Shard) notServed(ctx context.Context, r *replicas.Routes, name string, 
 				view.Targets[name].Revision != r.View.Targets[name].Revision)
 	}
 	state, known := view.Groups[name]
+	if err := s.founded(state); err != nil {
+		return err
+	}
 	switch {
-	// Either this shard's view is outdated, or this shard is about to create the group.
-	case behind, slices.Contains(view.Targets[name].Shards, s.cfg.Name) && len(state.Members) == 0:
+	// Either this shard's view is outdated, or a shard is about to create or restore the group.
+	case behind, state.Restoring, slices.Contains(view.Targets[name].Shards, s.cfg.Name) && len(state.Members) == 0:
 		return answer.Loading(name, 0)
 	case !known && s.meta.Routing.Mode == placement.Named:
 		return answer.GroupNotFound(name)
@@ -68,6 +71,23 @@ func (s *Shard) notFollowed(ctx context.Context, r *replicas.Routes, name string
 		return answer.Loading(name, 0)
 	}
 	return answer.WrongShard(name, "", r.Epoch)
+}
+
+// founded returns the error for a call to a restored group whose founder is on this shard, but does not serve calls yet.
+// It returns nil if there is no such founder.
+func (s *Shard) founded(state placement.Group) error {
+	g := s.replicas.Find(state.UUID)
+	if g == nil {
+		return nil
+	}
+	if known := g.State(); !known.Founder || known.Standing.Apart() {
+		return nil
+	}
+	eta := s.loading.ETA()
+	if c := g.Copying(); c != nil {
+		eta = c.ETA()
+	}
+	return unavailable(g, s.cfg.Name, eta)
 }
 
 // anothersFolder returns an error if etcd places a group on this shard, but the folder with the group's UUID holds

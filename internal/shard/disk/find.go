@@ -19,7 +19,7 @@ func (v *Disk) Find(id uuid.UUID) (g replicas.State) {
 	dir := v.GroupDir(id)
 	file, found, err := format.ReadReplicaFile(v.Log.FS, dir)
 	if err == nil && found {
-		g.RaftID = file.RaftID
+		g.RaftID, g.Founder = file.RaftID, file.Founder
 		if err := v.checkReplicaFile(id, file); err != nil {
 			g.Foreign, g.Standing = true, member.Standing{Reason: member.Foreign, Detail: err.Error()}
 		}

@@ -26,8 +26,9 @@ func (f *Watcher) create(ctx context.Context, state placement.Group) error {
 	return f.announce(ctx, state)
 }
 
-// announce reports to etcd that this shard has a group that it has created. The folder's name is the group's UUID,
-// which shows that the folder was created for exactly this group.
+// announce reports to etcd that this shard has a group that it has created, or installed from the source of a restore.
+// The folder's name is the group's UUID, which shows that the folder was created for exactly this group. If another
+// shard has reported the group first, the write is refused, because the key has changed since this shard read it.
 func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 	r := f.Replicas.Find(state.UUID)
 	if r == nil {
@@ -41,12 +42,30 @@ func (f *Watcher) announce(ctx context.Context, state placement.Group) error {
 		return errLater // the replica is still loading or has failed, and its state shows which
 	}
 	state.Members = []placement.Member{{Shard: f.Replicas.Shard, VolumeUUID: f.Replicas.Volume(), RaftID: sv.RaftID}}
-	state.Leader = f.Replicas.Shard
+	state.Leader, state.Restoring = f.Replicas.Shard, false
 	stored, err := f.Etcd.PutGroup(ctx, state)
 	if err != nil {
 		return fmt.Errorf("telling etcd that it is here: %w", err)
 	}
 	r.Confirm(stored)
+	if r.State().Founder {
+		return f.settle(ctx, state)
+	}
+	return nil
+}
+
+// settle makes a founder that etcd lists a member like others. Until the volume says that it is one, the founder serves
+// no calls. Otherwise its acknowledged writes would be lost if etcd had to be rebuilt from the volumes, because a
+// founder on a volume may be one of several, and does not count.
+func (f *Watcher) settle(_ context.Context, state placement.Group) error {
+	r := f.Replicas.Find(state.UUID)
+	if r == nil {
+		return nil
+	}
+	if err := f.Actions.Settle(r); err != nil {
+		return fmt.Errorf("recording on the volume that etcd lists it here: %w", err)
+	}
+	r.Settle()
 	return nil
 }
 

@@ -61,7 +61,8 @@ type Actions interface {
 	// Connect keeps connections to exactly these shards. It does not wait for them.
 	Connect(shards []string)
 
-	// Load begins to load a replica. Join begins to install a replica that is empty. Reinstall begins to reinstall a
+	// Load begins to load a replica. Join begins to install a replica that is empty, from another copy or from the source
+	// of a restore. Reinstall begins to reinstall a
 	// replica that lacks entries. None of the three methods waits for the result.
 	Load(r *replicas.Replica)
 	Join(r *replicas.Replica)
@@ -74,8 +75,10 @@ type Actions interface {
 	Trash(ctx context.Context, r *replicas.Replica) error
 	// Create creates a group and loads it.
 	Create(ctx context.Context, state placement.Group) error
-	// MakeFolder creates the folder of a learner on this shard.
+	// MakeFolder creates the folder of a learner on this shard, or that of a founder if the group is restored.
 	MakeFolder(state placement.Group) error
+	// Settle records on the volume that etcd lists a founder.
+	Settle(r *replicas.Replica) error
 }
 
 // Watcher follows etcd for one shard. Call Start first, then call Run and LeaveSafeMode concurrently. All other methods
@@ -208,7 +211,7 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 	for _, some := range []struct {
 		groups []placement.Group
 		do     func(ctx context.Context, state placement.Group) error
-	}{{todo.Create, f.create}, {todo.Announce, f.announce}, {todo.Missing, f.reportMissing},
+	}{{todo.Create, f.create}, {todo.Announce, f.announce}, {todo.Settle, f.settle}, {todo.Missing, f.reportMissing},
 		{todo.Present, f.reportPresent}} {
 		failed = f.inParallel(ctx, some.groups, some.do) || failed
 	}

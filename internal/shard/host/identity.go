@@ -266,13 +266,14 @@ func (id *Identity) groupFacts(sb volume.Superblock, group uuid.UUID) *recordv1.
 		return p
 	}
 	if found {
-		p.RaftId, p.Joining = file.RaftID, file.Joining
+		// A founder that is not reported to etcd has served no call. So it counts no more than one that is joining.
+		p.RaftId, p.Joining = file.RaftID, file.Joining || file.Founder
 		if file.Volume != sb.Volume || file.Store != sb.Store || file.Group != group {
 			p.Foreign, p.StoreUuid = true, file.Store.String()
 			p.Message = fmt.Sprintf("it was made on volume %s as one of group %s of store %s: a copy never runs", file.Volume,
 				file.Group, file.Store)
 		}
-		if file.Joining {
+		if p.GetJoining() {
 			p.StoreUuid = file.Store.String()
 			return p
 		}

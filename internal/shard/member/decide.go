@@ -25,9 +25,12 @@ type View struct {
 	Unread string
 	// Deleted means that the group was deleted, according to etcd. Known is then false.
 	Deleted bool
-	// Target lists the shards that should hold the group; the first one creates it. It is used only while the group
-	// has no members.
-	Target    []string
+	// Target lists the shards that should hold the group; the first one creates it, or installs it if it is restored.
+	// It is used only while the group has no members.
+	Target []string
+	// Listing means that the groups of a restore are still being written to etcd. No shard creates or installs a group
+	// meanwhile.
+	Listing   bool
 	EpochBase uint64 // the group's revision plus EpochBase is an epoch
 
 	SetBack   bool // etcd was rolled back, so its state must not make a shard create, move or delete anything (rule 9)
@@ -53,6 +56,10 @@ type Replica struct {
 	Exchanged  string // reason why the folder holds another group's files; empty if it does not
 	Unreadable bool   // the folder has no readable manifest
 	Empty      bool   // the folder has no replica file, for example after a kill during creation; Unreadable is also set
+	// Founder means that the replica is, or is being, installed from the source of a restore, and that this shard does
+	// not know yet whether etcd lists it. It serves no calls. If etcd lists other members instead, another shard has
+	// reported the group first, and the replica is not a member.
+	Founder bool
 
 	// The following fields record what this shard reported to etcd. A later view does not change them.
 
@@ -77,11 +84,12 @@ type Kind int
 const (
 	Nothing       Kind = iota
 	Load               // load the folder and serve the group
-	Join               // install the replica from another copy, then load it
+	Join               // install the replica from another copy, or from the source of a restore, then load it
 	Reinstall          // install the replica in place, or give it up
 	Create             // create the group on this shard
-	Announce           // report to etcd that this shard has the group, which it created
-	MakeFolder         // create the folder for a learner that must join
+	Announce           // report to etcd that this shard has the group, which it created or installed from a source
+	Settle             // record on the volume that etcd lists the founder at this shard, then serve calls
+	MakeFolder         // create the folder for a learner that must join, or for a founder
 	ReportPresent      // report to etcd that this shard has a member whose location etcd lacks
 	ReportMissing      // report to etcd that a member on this shard is missing or incomplete
 	MarkLost           // record that the data of a member on this shard is missing, and that no other copy can replace it
@@ -96,8 +104,8 @@ func (k Kind) String() string {
 		return "unknown"
 	}
 	return [...]string{
-		"Nothing", "Load", "Join", "Reinstall", "Create", "Announce", "MakeFolder", "Claim", "Confess", "Lose", "Keep",
-		"EndFetch",
+		"Nothing", "Load", "Join", "Reinstall", "Create", "Announce", "Settle", "MakeFolder", "Claim", "Confess", "Lose",
+		"Keep", "EndFetch",
 		"Trash",
 	}[k]
 }
@@ -119,6 +127,8 @@ type Action struct {
 //   - A replica that etcd does not list leaves only if a leader wrote a membership that is not older than its own.
 //   - A member without its data is never served as if it were empty: another copy replaces it, or it is lost.
 //   - A replica that etcd places on another shard, or does not know, is kept but not served.
+//   - A group that is restored is never created. It is installed from the source of the restore, and reported to etcd
+//     before it serves. If another shard reports it first, the replica leaves.
 //   - A replica of a deleted group leaves, because its leader has proved that the group is empty. Files that may
 //     belong to another group are kept.
 func Decide(v *View, r *Replica) Action {
@@ -187,6 +197,8 @@ func (v *View) goOn(r *Replica) Action {
 		return Action{Kind: Reinstall}
 	case r.Phase == GivenUp:
 		return Action{Kind: ReportMissing}
+	case r.Phase == Serving && r.Founder && !v.SetBack:
+		return Action{Kind: Settle}
 	}
 	return Action{}
 }
@@ -231,7 +243,12 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 		return Action{Kind: MarkLost}
 	case r != nil && len(v.Group.Members) == 0 && v.EpochBase+uint64(v.Group.Revision) < r.Confirmed:
 		return stay(r) // the view is older than this shard's last write to etcd, so the group continues to serve
-	case len(v.Group.Members) == 0 && len(v.Target) > 0 && v.Target[0] == v.Shard:
+	case v.isFirst() && v.Group.Restoring:
+		return v.restore(r)
+	case v.isFirst():
+		if v.Listing && (r == nil || r.Unreadable) {
+			return stay(r)
+		}
 		if r == nil || r.Unreadable {
 			// A crash during an earlier creation may have left a folder without a manifest. Create removes such a folder.
 			return does(Create, r)
@@ -241,6 +258,26 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 		return keep(Standing{Reason: Elsewhere})
 	}
 	return Action{}
+}
+
+// restore decides about a group that this shard must install from the source of a restore. Nobody has reported the
+// group to etcd yet.
+func (v *View) restore(r *Replica) Action {
+	switch {
+	case r != nil && r.Phase == Lost:
+		return stay(r)
+	case r != nil && r.Fetching:
+		return Action{Standing: Standing{Reason: Unconfirmed}}
+	case (r == nil || r.Empty || r.isUselessFounder()) && v.LoadBegun && !v.Listing:
+		return does(MakeFolder, r)
+	case r == nil || r.Empty || r.isUselessFounder():
+		return stay(r)
+	case r.Phase == Joining && v.LoadBegun:
+		return Action{Kind: Join, Standing: Standing{Reason: Unconfirmed}}
+	case r.Phase == Joining:
+		return Action{Standing: Standing{Reason: Unconfirmed}}
+	}
+	return Action{Kind: Announce, Standing: Standing{Reason: Unconfirmed}}
 }
 
 // keep creates an Action for a replica that is kept and not served.

@@ -61,6 +61,10 @@ func renamed(r *Replica)       { r.Name = "1" }
 func inConf(r *Replica)        { r.InConf = true }
 func neverReported(r *Replica) { r.NeverReported, r.Standing.Reason = true, Unconfirmed }
 func confirmed(r *Replica)     { r.Confirmed = 101 }
+func restoring(v *View)        { v.Group.Restoring = true }
+func listing(v *View)          { v.Listing = true }
+func targetOther(v *View)      { v.Target = []string{"b", "a"} }
+func founder(r *Replica)       { r.Founder = true }
 
 var situations = []situation{
 	//                               none Pending Joining Loading Serving Failed DamagedTail MissingEntries GivenUp Lost
@@ -138,6 +142,53 @@ var situations = []situation{
 		"Create Nothing Trash Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 	{"no members, in a view that is as new", and(members(0), target, later), confirmed,
 		"Create Announce Trash Announce Announce Announce Announce Announce Announce Announce"},
+	// A group that is restored is never created. Without the mark of a founder, a folder that holds only a Raft id is that
+	// of a learner, and a complete replica is a member that etcd has forgotten.
+	{"it is restored here", and(members(0), restoring, target), nil,
+		"MakeFolder Announce MakeFolder Announce Announce Announce Announce Announce Announce Nothing"},
+	{"it is restored here, by a founder", and(members(0), restoring, target), founder,
+		"MakeFolder Announce Join Announce Announce Announce MakeFolder MakeFolder MakeFolder Nothing"},
+	{"it is restored here, by a founder that fetches", and(members(0), restoring, target), and(founder, fetching),
+		"MakeFolder Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"it is restored here, by a founder that was made elsewhere", and(members(0), restoring, target),
+		and(founder, foreign),
+		"MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder Nothing"},
+	{"it is restored here, by a founder without a manifest", and(members(0), restoring, target), and(founder, unreadable),
+		"MakeFolder MakeFolder Join MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder Nothing"},
+	{"it is restored here, and its folder is half made", and(members(0), restoring, target), and(nameless, empty),
+		"MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder Nothing"},
+	{"it is restored here, and its folder cannot be read", and(members(0), restoring, target), nameless,
+		"MakeFolder Announce MakeFolder Announce Announce Announce Announce Announce Announce Nothing"},
+	{"it is restored here, before the first load", and(members(0), restoring, target, early), founder,
+		"Nothing Announce Nothing Announce Announce Announce Nothing Nothing Nothing Nothing"},
+	{"it is restored here, while groups are listed", and(members(0), restoring, target, listing), founder,
+		"Nothing Announce Join Announce Announce Announce Nothing Nothing Nothing Nothing"},
+	{"it is restored here, in a view that is older than what was told", and(members(0), restoring, target),
+		and(founder, confirmed),
+		"MakeFolder Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"it is restored here, while etcd was set back", and(members(0), restoring, target, setBack), founder,
+		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"it is restored elsewhere, after a founder was begun", and(members(0), restoring, targetOther), founder,
+		"Nothing Keep Trash Keep Keep Keep Keep Keep Keep Keep"},
+	{"it is restored elsewhere, as a founder fetches", and(members(0), restoring, targetOther), and(founder, fetching),
+		"Nothing Keep EndFetch Keep Keep Keep Keep Keep Keep Keep"},
+	{"it is restored, and has no target", and(members(0), restoring), founder,
+		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Keep"},
+	{"a founder, and another shard has reported it", members(0, others[:1]...), founder,
+		"Nothing Trash Trash Trash Trash Trash Trash Trash Trash Keep"},
+	{"a founder with a later membership, and another shard has reported it", members(6, others...), and(founder, inConf),
+		"Nothing Trash Trash Trash Trash Trash Trash Trash Trash Keep"},
+	{"a founder, and another learner here", members(6, with(on(here, 9, placement.Learner))...), founder,
+		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
+	{"a founder that etcd lists here", members(0, on(here, 1, placement.Voter)), founder,
+		"Lose Load Join Nothing Settle Nothing Reinstall Reinstall Confess Nothing"},
+	{"a founder that etcd lists here, while etcd was set back", and(members(0, on(here, 1, placement.Voter)), setBack),
+		founder, "Nothing Load Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"no members, and it is to be made here, while groups are listed", and(members(0), target, listing), nil,
+		"Nothing Announce Trash Announce Announce Announce Announce Announce Announce Announce"},
+	{"no members, and it is to be made here, without a manifest, while groups are listed",
+		and(members(0), target, listing), unreadable,
+		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 	{"etcd does not know it", unknown, nil,
 		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Nothing"},
 	{"etcd does not know it, and was set back", and(unknown, setBack), nil,
@@ -247,20 +298,31 @@ func breaks(v *View, r *Replica, a Action) string {
 		return "etcd was set back, and its word is taken (rule 9)"
 	case !v.LoadBegun && (runs || a.Kind == MakeFolder):
 		return "the first load has not begun"
-	case a.Kind == MakeFolder && v.Retired[v.here()[0].RaftID]:
+	case a.Kind == MakeFolder && !v.Group.Restoring && v.Retired[v.here()[0].RaftID]:
 		return "a Raft id is used twice (rule 7)"
+	case a.Kind == Create && v.Group.Restoring:
+		return "a group that is restored is created empty"
+	case v.Listing && (a.Kind == Create || a.Kind == MakeFolder && v.Group.Restoring):
+		return "the groups of the restore are still being listed"
 	case r == nil:
 		return ""
+	case r.Founder && a.Kind == ReportPresent && !named:
+		return "a founder claims a group that it does not have"
+	case a.Kind == Settle && (!named || !r.Founder || r.Phase != Serving):
+		return "a founder that etcd does not list serves calls"
 	case r.Foreign && (runs || a.Kind == ReportPresent):
 		return "it was made elsewhere, and runs (rule 7)"
 	case a.Kind == Load && r.Phase != Pending, a.Kind == Join && r.Phase != Joining,
+		a.Kind == Join && v.Group.Restoring && !r.Founder,
 		a.Kind == Reinstall && r.Phase != DamagedTail && r.Phase != MissingEntries:
 		return "its phase does not allow it"
-	case runs && a.Standing.Stray():
+	case runs && a.Standing.Stray() && (!v.Group.Restoring || a.Standing.Reason != Unconfirmed):
 		return "a stray is brought into service"
 	case a.Kind == Trash && named && !r.Foreign:
 		return "etcd names it, and its files are thrown away"
-	case a.Kind == Trash && r.Phase != Joining && v.Group.ConfIndex < r.KnownIndex:
+	case a.Kind == Trash && r.Founder && r.Phase != Joining && len(v.Group.Members) == 0 && v.Group.Restoring:
+		return "nobody has reported the group, and its files are thrown away"
+	case a.Kind == Trash && r.Phase != Joining && !r.Founder && v.Group.ConfIndex < r.KnownIndex:
 		return "it knows a later membership than etcd, and its files are thrown away"
 	case r.Fetching && (a.Kind == Trash || a.Kind == Join || a.Kind == Reinstall):
 		return "files are being installed"

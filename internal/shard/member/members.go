@@ -36,9 +36,10 @@ func Names(group placement.Group, raftID uint64) bool {
 }
 
 // EtcdIsBehind reports whether the membership in etcd wrongly lacks a replica, because a later membership in the
-// replica's log includes it.
+// replica's log includes it. The membership of a founder proves nothing, because each shard that installs a restored
+// group has one of its own.
 func EtcdIsBehind(group placement.Group, r *Replica) bool {
-	return len(group.Members) > 0 && !Names(group, r.RaftID) && r.KnownIndex > group.ConfIndex && r.InConf
+	return len(group.Members) > 0 && !Names(group, r.RaftID) && r.KnownIndex > group.ConfIndex && r.InConf && !r.Founder
 }
 
 // Left reports whether the replica was a member of its group and no longer is one. This is the case if etcd names the
@@ -51,8 +52,14 @@ func (v *View) Left(r *Replica) bool {
 	switch {
 	case r.isOneOf(here), !r.Foreign && Names(v.Group, r.RaftID):
 		return false
+	case v.Group.Restoring && len(v.Group.Members) == 0 && (r.Phase == Joining || r.Founder):
+		// Nobody has reported the group yet. A complete replica is kept, because the target may name this shard again. The
+		// same is true of an incomplete one while there is no target.
+		return r.Phase == Joining && len(v.Target) > 0 && v.Target[0] != v.Shard
 	case r.Phase == Joining:
 		return true // a replica that is still joining does not have a complete copy yet
+	case r.Founder:
+		return len(v.Group.Members) > 0 // another shard has reported the group first
 	case r.Standing.Reason == Unconfirmed && (!r.NeverReported || !isLearner(here)):
 		return false
 	}
@@ -61,6 +68,11 @@ func (v *View) Left(r *Replica) bool {
 
 // here returns the members that etcd names on this volume.
 func (v *View) here() []placement.Member { return Here(v.Group, v.Shard, v.Volume) }
+
+// isFirst reports whether the group has no members, and this shard is the first of its target.
+func (v *View) isFirst() bool {
+	return len(v.Group.Members) == 0 && len(v.Target) > 0 && v.Target[0] == v.Shard
+}
 
 // isMember reports whether the group has a member on this shard, on any volume.
 func (v *View) isMember() bool {
@@ -82,6 +94,16 @@ func (r *Replica) isOneOf(members []placement.Member) bool {
 // replica it belongs to. Its content is ignored.
 func (r *Replica) isRemnant(here []placement.Member) bool {
 	return r.Unreadable && r.RaftID == 0 && isLearner(here)
+}
+
+// isUselessFounder reports whether a folder belongs to an installation from the source of a restore that cannot
+// continue: the replica was created elsewhere or for a learner, or files of the complete replica are damaged. Nobody has
+// reported the replica, so it has acknowledged nothing, and another one is installed in its place.
+func (r *Replica) isUselessFounder() bool {
+	if r.Phase == Joining {
+		return r.Foreign || !r.Founder
+	}
+	return r.Founder && (r.Foreign || r.Unreadable || r.Phase.MissingEntries())
 }
 
 // isOwn reports whether all files in the folder are certain to belong to this group.

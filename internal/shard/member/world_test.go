@@ -1,6 +1,8 @@
 package member
 
 import (
+	"slices"
+
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
@@ -59,6 +61,14 @@ func everything(do func(v View, r *Replica)) {
 				}
 				do(v, nil)
 				replicas(func(r Replica) { do(v, &r) })
+				if v.Known && len(members) == 0 && index == 0 {
+					for _, v.Listing = range []bool{false, true} {
+						v.Group.Restoring = true
+						do(v, nil)
+						replicas(func(r Replica) { do(v, &r) })
+						v.Target = slices.DeleteFunc(slices.Clone(v.Target), func(string) bool { return v.Listing })
+					}
+				}
 			}
 		}
 	}
@@ -87,6 +97,10 @@ func replicas(do func(r Replica)) {
 					}
 				}
 				do(r)
+				if !is(6) && !is(7) {
+					r.Founder = true
+					do(r)
+				}
 			}
 		}
 	}

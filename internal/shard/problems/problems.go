@@ -15,6 +15,7 @@ const (
 	Repairing  = "repairing group "
 	Installing = "installing group "
 	Compacting = "compacting group "
+	Restoring  = "restoring group "
 )
 
 // List holds problems until they are removed. It is safe for concurrent use.

@@ -74,6 +74,13 @@ func (c *Copying) sample() {
 	}
 }
 
+// ETA returns the time until all files will be here at the present rate, or 0 if it is not known.
+func (c *Copying) ETA() time.Duration {
+	var p recordv1.Copy
+	c.Describe(&p)
+	return time.Duration(p.GetEtaSeconds() * float64(time.Second))
+}
+
 // Describe fills in the progress as far as it is known.
 func (c *Copying) Describe(p *recordv1.Copy) {
 	c.mu.Lock()

@@ -13,9 +13,12 @@ import (
 
 // Work is the result of Decide: the work that its caller must do.
 type Work struct {
-	Create     []placement.Group // groups that this shard must create: they have no members, and it is their target
-	Announce   []placement.Group // groups that this shard has created and that etcd does not list at this shard yet
-	MakeFolder []placement.Group // groups whose learner on this shard has no folder yet
+	Create []placement.Group // groups that this shard must create: they have no members, and it is their target
+	// Announce lists the groups that this shard has created or installed from the source of a restore, and that etcd does
+	// not list at this shard yet.
+	Announce   []placement.Group
+	Settle     []placement.Group // groups whose founder on this shard is listed by etcd, and does not serve calls yet
+	MakeFolder []placement.Group // groups whose learner or founder on this shard has no folder yet
 	Missing    []placement.Group // groups whose member on this shard lacks its data
 	Present    []placement.Group // groups whose member on this shard has no location in etcd
 	Load       []*Replica        // replicas that must be loaded, and that came to this shard after the first load
@@ -32,7 +35,7 @@ type Work struct {
 
 // Groups returns the groups for which the work writes to etcd or creates a folder.
 func (w *Work) Groups() []placement.Group {
-	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Missing, w.Present)
+	return slices.Concat(w.Create, w.Announce, w.Settle, w.MakeFolder, w.Missing, w.Present)
 }
 
 // Acts reports whether the work creates or removes anything because of the state of etcd.
@@ -89,7 +92,7 @@ func (s *Set) HasLeft(r *Replica, view placement.View) bool {
 		return true
 	}
 	now := s.memberView(view)
-	now.Group = state
+	now.Group, now.Target = state, targetOf(view, state)
 	return state.UUID == r.UUID && now.Left(r.facts(state))
 }
 
@@ -134,17 +137,24 @@ func (s *Set) peers() []string {
 func (s *Set) memberView(view placement.View) *member.View {
 	return &member.View{
 		Shard: s.Shard, Volume: s.Volume(), EpochBase: view.Meta.EpochBase, SetBack: s.newest.Held() != "",
+		Listing:   view.Meta.Restore != nil && view.Meta.Restore.Listing,
 		LoadBegun: s.begun, Retired: s.retired, Off: s.Off,
 	}
+}
+
+// targetOf returns the shards that should hold a group that has no members. If the group has members, targetOf returns
+// nil, because then only the group's leader acts on the target.
+func targetOf(view placement.View, state placement.Group) []string {
+	if len(state.Members) > 0 {
+		return nil
+	}
+	return view.Targets[state.Name].Shards
 }
 
 // decideOne decides about one group with the given state in etcd, records the decision, and adds the work to todo. r
 // is nil if the group has no folder on the volume. The caller holds mu.
 func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state placement.Group, r *Replica) {
-	v.Group, v.Target = state, nil
-	if len(state.Members) == 0 {
-		v.Target = view.Targets[state.Name].Shards
-	}
+	v.Group, v.Target = state, targetOf(view, state)
 	var facts *member.Replica
 	if r != nil {
 		facts = r.facts(state)
@@ -167,6 +177,8 @@ func (s *Set) decideOne(todo *Work, v *member.View, view placement.View, state p
 		todo.Create = append(todo.Create, state)
 	case member.Announce:
 		todo.Announce = append(todo.Announce, state)
+	case member.Settle:
+		todo.Settle = append(todo.Settle, state)
 	case member.MakeFolder:
 		todo.MakeFolder = append(todo.MakeFolder, state)
 	case member.ReportPresent:

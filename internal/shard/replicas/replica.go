@@ -208,6 +208,14 @@ func (r *Replica) Confirm(stored placement.Group) {
 	s.publish()
 }
 
+// Settle records that the volume now says that etcd lists the founder. Calls are then routed to it.
+func (r *Replica) Settle() {
+	r.set.mu.Lock()
+	defer r.set.mu.Unlock()
+	r.state.Founder = false
+	r.set.publish()
+}
+
 // beginFetch creates the context for installing a replica that joins, has a damaged tail, or lacks entries. The caller
 // holds Set.mu.
 func (r *Replica) beginFetch(ctx context.Context) {

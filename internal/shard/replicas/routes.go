@@ -40,7 +40,7 @@ func (s *Set) publish() {
 		routes.ByNumber = make([]*Replica, routing.Groups)
 	}
 	for _, r := range s.all {
-		if r.state.Standing.Stray() || r.Name == "" {
+		if r.state.Standing.Stray() || r.Name == "" || r.state.Founder {
 			continue
 		}
 		routes.ByName[r.Name], routes.ByUUID[r.UUID] = r, r

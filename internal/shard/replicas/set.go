@@ -3,11 +3,11 @@
 // code uses the methods of Set and Replica. Each method is atomic: no other method runs between its reads and its
 // changes of the state.
 //
-// A Replica begins with a State, in one of four ways. Its folder is found on the volume (Replace), it is created for
-// a new group (Add), it is begun as a learner (Begin), or etcd places it on this shard although it is missing
-// (Decide). From then on, only an event changes its phase, and package member has the table of legal transitions.
-// Only Decide and Confirm change a Replica's standing. A Replica has a route unless it is a stray, and it serves
-// calls while it has a Served.
+// A Replica begins with a State, in one of five ways. Its folder is found on the volume (Replace), it is created for
+// a new group (Add), it is begun as a learner (Begin) or as the founder of a restored group (Found), or etcd places it
+// on this shard although it is missing (Decide). From then on, only an event changes its phase, and package member has the table of legal transitions.
+// Only Decide and Confirm change a Replica's standing. A Replica has a route unless it is a stray or a founder, and
+// it serves calls while it has a Served and a route.
 package replicas
 
 import (
@@ -24,6 +24,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // Options holds everything that a Set may use.
@@ -101,6 +102,27 @@ func (s *Set) Add(id uuid.UUID, state State) *Replica {
 	s.all[id] = r
 	s.publish()
 	return r
+}
+
+// NewRaftID returns a random Raft id that was not used on this volume.
+func (s *Set) NewRaftID() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		if id := format.NewRaftID(); !s.retired[id] {
+			return id
+		}
+	}
+}
+
+// Found adds a founder that has just received the given Raft id, and retires the id. It is added without a route.
+func (s *Set) Found(group placement.Group, raftID uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[group.UUID] = s.make(group.UUID, State{Replica: member.Replica{Name: group.Name, Phase: member.Joining,
+		RaftID: raftID, Founder: true, Standing: member.Standing{Reason: member.Unconfirmed}}})
+	s.retired[raftID] = true
+	s.publish()
 }
 
 // Begin adds a learner that has just received the given Raft id, and retires the id. The next Decide routes calls to

@@ -21,8 +21,10 @@ import (
 const (
 	ReplicaMagic = "SHEAFREP"
 
-	replicaJoining = 1
-	replicaMember  = 2
+	replicaJoining        = 1
+	replicaMember         = 2
+	replicaFounderJoining = 3
+	replicaFounder        = 4
 
 	// ReplicaFileBytes is the size of the replica file. It has two blocks, so that the two copies never share a sector.
 	ReplicaFileBytes = 2 * BlockBytes
@@ -38,6 +40,23 @@ type ReplicaFile struct {
 	Group  uuid.UUID
 	// Joining means that the folder holds no valid data yet. An Install makes the replica a member.
 	Joining bool
+	// Founder means that the replica is installed from the source of a restore, and that no shard is known to have
+	// reported the group to etcd. The replica is the only voter of its own membership, and has not served any call. If
+	// another shard has reported the group, the replica is not a member, whatever its own membership says.
+	Founder bool
+}
+
+// state returns the value of the state byte.
+func (f ReplicaFile) state() byte {
+	switch {
+	case f.Founder && f.Joining:
+		return replicaFounderJoining
+	case f.Founder:
+		return replicaFounder
+	case f.Joining:
+		return replicaJoining
+	}
+	return replicaMember
 }
 
 // NewRaftID returns a random Raft id for a new incarnation. The id is odd, and therefore never zero.
@@ -57,10 +76,7 @@ func (f ReplicaFile) Encode() ([]byte, error) {
 	copy(b[24:], f.Volume[:])
 	copy(b[40:], f.Store[:])
 	copy(b[56:], f.Group[:])
-	b[72] = replicaMember
-	if f.Joining {
-		b[72] = replicaJoining
-	}
+	b[72] = f.state()
 	putHead(b, ReplicaMagic)
 	return append(b, b...), nil
 }
@@ -96,11 +112,14 @@ func decodeReplicaCopy(b []byte) (ReplicaFile, error) {
 	if err := checkHead(b, ReplicaMagic); err != nil {
 		return ReplicaFile{}, err
 	}
-	f := ReplicaFile{RaftID: binary.LittleEndian.Uint64(b[16:]), Joining: b[72] == replicaJoining}
+	state := b[72]
+	f := ReplicaFile{RaftID: binary.LittleEndian.Uint64(b[16:]),
+		Joining: state == replicaJoining || state == replicaFounderJoining,
+		Founder: state == replicaFounder || state == replicaFounderJoining}
 	copy(f.Volume[:], b[24:])
 	copy(f.Store[:], b[40:])
 	copy(f.Group[:], b[56:])
-	if f.RaftID == 0 || b[72] != replicaJoining && b[72] != replicaMember || !IsZero(b[73:]) {
+	if f.RaftID == 0 || state < replicaJoining || state > replicaFounder || !IsZero(b[73:]) {
 		return ReplicaFile{}, fmt.Errorf("%w: Raft id, state or reserved bytes", ErrCorrupt)
 	}
 	return f, nil

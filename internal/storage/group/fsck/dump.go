@@ -383,6 +383,9 @@ func (d *dumper) replica(b []byte) error {
 	if f.Joining {
 		state = "joining"
 	}
+	if f.Founder {
+		state += ", founder of a restored group that is not reported to etcd"
+	}
 	d.line("replica %016x of group %s, store %s, on volume %s: version %d, %s", f.RaftID, f.Group, f.Store, f.Volume,
 		format.FormatVersion, state)
 	return nil

@@ -1,0 +1,150 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/client/call/backoff"
+	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/shard/problems"
+	"sheaf.dev/sheaf/internal/shard/replicas"
+)
+
+// The first replica of a restored group is its founder. It is installed from the source of the restore, which serves
+// the groups of an archive in the same way as a member (docs/adr/0061-restores-are-installs.md).
+
+// refusedPauses are the pauses after the source has answered that it cannot restore a group. The archive may be
+// repaired meanwhile, or another source may take the place of this one. Each attempt reads the group again.
+var refusedPauses = backoff.Doubling{First: 10 * time.Second, Most: 10 * time.Minute}
+
+// failedPauses are the pauses after an attempt that failed on this shard, for example because its disk is full.
+var failedPauses = backoff.Doubling{First: time.Second, Most: time.Minute}
+
+// restoreSource is the subject of problems with the source of a restore that concern all groups.
+const restoreSource = "the source of the restore"
+
+// errNotFounding means that this shard must not install a group from the source any more.
+var errNotFounding = errors.New("another shard installs the group, or has it")
+
+// source returns the address of the source of the restore.
+func (i *installer) source() (string, error) {
+	if r := i.replicas.View().Meta.Restore; r != nil && r.Source != "" {
+		return r.Source, nil
+	}
+	return "", errors.New("etcd says that the group is restored, and key meta names no source: set restore.source there, " +
+		"or give up the restore of the group; it is not created empty")
+}
+
+// found installs a founder from the source of the restore, and retries until it succeeds. It returns false if this shard
+// must not install the group any more, or if ctx is done.
+func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
+	what := problems.Restoring + g.Name
+	defer i.problems.Note(what, nil)
+	i.founding.Add(1)
+	defer func() {
+		if i.founding.Add(-1) == 0 {
+			i.problems.Note(restoreSource, nil)
+		}
+	}()
+	for failures := 0; ; failures++ {
+		var from string
+		err := i.withSpace(ctx, func() (err error) {
+			from, err = i.inTurn(ctx, g)
+			return err
+		})
+		switch {
+		case err == nil:
+			return true
+		case ctx.Err() != nil, errors.Is(err, errNotFounding):
+			return false
+		}
+		pauses := failedPauses
+		if isRefused(err) {
+			pauses = refusedPauses
+		}
+		err = fmt.Errorf("it is tried again later: %w", err)
+		i.problems.Note(what, err)
+		g.NoteDelay(err)
+		if !i.waitForAnother(ctx, from, pauses.After(failures)) {
+			return false
+		}
+	}
+}
+
+// inTurn waits until no other founder of this shard is being installed, and then installs this one. The founder keeps
+// its turn while the source is busy or has a problem that concerns all groups. It returns the address of the source.
+func (i *installer) inTurn(ctx context.Context, g *replicas.Replica) (from string, err error) {
+	select {
+	case i.turn <- struct{}{}:
+		defer func() { <-i.turn }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	for tries := (&backoff.Tries{Doubling: installPauses}); ; {
+		if !i.isFounding(g) {
+			return from, errNotFounding
+		}
+		if from, err = i.source(); err != nil {
+			return from, err
+		}
+		err = i.install(ctx, g, i.peers.hub.Source(from, g.State().RaftID), nil)
+		problem := problemOfSource(from, err)
+		if ctx.Err() == nil {
+			i.problems.Note(restoreSource, problem)
+		}
+		if problem == nil && !errors.Is(err, peer.ErrBusy) {
+			return from, err
+		}
+		if !tries.Wait(ctx) {
+			return from, ctx.Err()
+		}
+	}
+}
+
+// isFounding reports whether this shard must install the group from the source of the restore, according to etcd.
+func (i *installer) isFounding(g *replicas.Replica) bool {
+	state, ok := i.replicas.GroupOf(g)
+	return ok && state.Restoring && len(state.Members) == 0 && len(state.Target) > 0 && state.Target[0] == i.name
+}
+
+// isRefused reports whether the source has answered that it cannot restore the group.
+func isRefused(err error) bool {
+	return errors.Is(err, peer.ErrNotHere) || status.Code(err) == codes.DataLoss
+}
+
+// problemOfSource returns the problem of the source, given the error of a call to it. It returns nil if the error
+// concerns only the group, or this shard.
+func problemOfSource(from string, err error) error {
+	var answered interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &answered) {
+		return nil
+	}
+	st, advice := answered.GRPCStatus(), ""
+	switch st.Code() {
+	case codes.DataLoss, codes.InvalidArgument:
+		return nil
+	case codes.FailedPrecondition, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
+		advice = "; key meta in etcd names the address of the source, and another process has it, or it is the source of " +
+			"another restore: start `sheaf-archive source` for this store, or correct restore.source"
+	}
+	return fmt.Errorf("%s answers %s: %s%s", from, st.Code(), st.Message(), advice)
+}
+
+// waitForAnother waits for a pause, but only until etcd names another source than the given one. It returns false if ctx
+// is done first.
+func (i *installer) waitForAnother(ctx context.Context, source string, pause time.Duration) bool {
+	for end := time.Now().Add(pause); time.Now().Before(end); {
+		if !backoff.Sleep(ctx, min(time.Second, time.Until(end))) {
+			return false
+		}
+		if now, _ := i.source(); now != source {
+			return true
+		}
+	}
+	return true
+}
