@@ -136,13 +136,15 @@ func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
 	out.Step, out.StepNonce = step.Number, step.Nonce.String()
 	serving := map[string]*replicas.Served{}
 	for _, g := range s.replicas.All() {
-		serving[g.UUID.String()] = g.Served()
+		if !g.State().Founder {
+			serving[g.UUID.String()] = g.Served()
+		}
 	}
 	if out.GetFacts() != nil {
 		out.Facts.Epoch = max(out.GetFacts().GetEpoch(), s.replicas.View().Epoch)
 	}
 	for _, p := range out.GetGroups() {
-		if sv := serving[p.GetUuid()]; sv != nil && !p.GetJoining() {
+		if sv := serving[p.GetUuid()]; sv != nil {
 			describeFacts(p, sv)
 		}
 	}

@@ -163,7 +163,10 @@ func (i *installer) install(ctx context.Context, g *replicas.Replica, from *peer
 		replica: i.volume.ReplicaFile(g.UUID, state.RaftID), missing: map[string]transfer.File{}, from: from.From(),
 		copying: g.Copying(),
 	}
-	sink.replica.Founder = state.Founder
+	if state.Founder {
+		sink.replica.Founder = true
+		sink.described = func() { i.problems.Note(restoreSource, nil) }
+	}
 	sink.opts.Damaged = state.Phase == member.DamagedTail
 	defer sink.copying.Waits()
 	if err := from.Group(ctx, g.UUID, sink); err != nil {
@@ -186,6 +189,7 @@ type installSink struct {
 	install *transfer.Install
 	missing map[string]transfer.File // incomplete files, as last reported
 
+	described       func() // called when the sender has described the files; may be nil
 	from            string // the shard or source that sends the files
 	copying         *replicas.Copying
 	segments, total int64 // in bytes
@@ -202,6 +206,9 @@ func (i *installSink) Describe(d peer.Description) (err error) {
 		}
 	}
 	i.copying.Begin(i.from, i.total)
+	if i.described != nil {
+		i.described()
+	}
 	return nil
 }
 

@@ -156,6 +156,9 @@ func (r *Replica) EndLoad(report group.Report, err error) (torn bool) {
 	switch {
 	case err == nil:
 		r.happens(member.Loaded)
+		if r.state.Founder {
+			r.set.Wake() // the founder must be reported or settled
+		}
 	case errors.Is(err, group.ErrTailDamaged):
 		r.happens(member.Tearing)
 		r.state.Err = tailError(err)

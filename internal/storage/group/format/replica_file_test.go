@@ -19,9 +19,9 @@ func TestReplicaFileRoundTrips(t *testing.T) {
 	if found || err != nil {
 		t.Fatal(found, err)
 	}
-	for _, joining := range []bool{true, false, true} {
+	for n, joining := range []bool{true, false, true, true, false} {
 		want := sampleReplica()
-		want.Joining = joining
+		want.Joining, want.Founder = joining, n > 2
 		ok(t, WriteReplicaFile(fs, "/v/7", want))
 		got, found, err := ReadReplicaFile(fs, "/v/7")
 		if got != want || !found || err != nil {
