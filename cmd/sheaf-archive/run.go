@@ -8,11 +8,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	_ "golang.org/x/crypto/x509roots/fallback" // root certificates of public authorities: the image has no other files
 	"google.golang.org/grpc"
@@ -129,7 +131,8 @@ func (f *runFlags) run(ctx context.Context, a *app, url string) (err error) {
 		defer source.Close()
 	}
 	p := newProcess(version, f.interval)
-	stopHTTP, err := serveHTTP(ctx, f.http, p, source, log)
+	stopHTTP, err := serveHTTP(ctx, f.http, func(metrics *prometheus.Registry) http.Handler { return pages(p, metrics) },
+		source, log)
 	if err != nil {
 		return err
 	}

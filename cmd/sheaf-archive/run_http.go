@@ -17,10 +17,10 @@ import (
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
-// serveHTTP serves the pages of a process at an address, in the background until stop is called. It serves nothing if
-// the address is empty. certificates may be nil.
-func serveHTTP(ctx context.Context, address string, p *process, certificates *certs.Source, log *slog.Logger) (
-	stop func() error, err error) {
+// serveHTTP serves pages at an address, in the background until stop is called. It serves nothing if the address is
+// empty. pages returns the pages, of which one shows the metrics in the registry. certificates may be nil.
+func serveHTTP(ctx context.Context, address string, pages func(*prometheus.Registry) http.Handler,
+	certificates *certs.Source, log *slog.Logger) (stop func() error, err error) {
 	if address == "" {
 		return func() error { return nil }, nil
 	}
@@ -28,12 +28,11 @@ func serveHTTP(ctx context.Context, address string, p *process, certificates *ce
 	if err != nil {
 		return nil, fmt.Errorf("listening for HTTP on %s: %w (give another --http)", address, err)
 	}
-	registry := telemetry.NewRegistry(p.version)
-	registry.MustRegister(series{p})
+	registry := telemetry.NewRegistry(version)
 	if certificates != nil {
 		registry.MustRegister(certificates.Collectors()...)
 	}
-	server := telemetry.Server(certs.Handle(certificates, nil, pages(p, registry)), registry)
+	server := telemetry.Server(certs.Handle(certificates, nil, pages(registry)), registry)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(descriptors.Listen(listener, log)) }()
 	return func() error {
@@ -45,8 +44,10 @@ func serveHTTP(ctx context.Context, address string, p *process, certificates *ce
 	}, nil
 }
 
-// pages returns the HTTP pages of a process. /readyz fails while the process is not archiving.
-func pages(p *process, metrics prometheus.Gatherer) http.Handler {
+// pages returns the HTTP pages of a process, and registers its metrics. /readyz fails while the process is not
+// archiving.
+func pages(p *process, metrics *prometheus.Registry) http.Handler {
+	metrics.MustRegister(series{p})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+archiving.Path, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -29,9 +29,9 @@ import (
 
 // sourceFlags are the flags of the command source.
 type sourceFlags struct {
-	into, at, listen, tlsDir string
-	rate                     int64
-	dryRun, noUse            bool
+	into, at, point, listen, tlsDir, http string
+	rate                                  int64
+	dryRun, noUse                         bool
 }
 
 func sourceCommand(a *app) *cobra.Command {
@@ -57,6 +57,9 @@ nothing.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.into, "into", "", "UUID of the new store; required")
 	flags.StringVar(&f.at, "time", "", "such as 2026-11-01T12:00:00Z; empty: the last time that the archive covers")
+	flags.StringVar(&f.point, "point", "", "in place of --time: name of a point of the archive (sheaf-archive point list)")
+	flags.StringVar(&f.http, "http", "",
+		"HOST:PORT of /metrics, /healthz, /readyz and /status; empty: none. /readyz fails until the archive has been read")
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:7640", "HOST:PORT on which shards fetch groups")
 	flags.StringVar(&f.tlsDir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt of the new store's archiver "+
 		"(or $SHEAF_TLS_DIR; default: plaintext, and everybody who can connect reads all records)")
@@ -67,7 +70,7 @@ nothing.`,
 }
 
 // run serves a restore until ctx ends.
-func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Source) error {
+func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Source) (err error) {
 	into, err := uuid.Parse(f.into)
 	if err != nil {
 		return cli.Usagef("--into %q: must be the UUID of the new store, which is not that of the archived one", f.into)
@@ -76,10 +79,12 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 	if err == nil && f.at != "" && at.Time.IsZero() {
 		err = cli.Usagef("--time %q: must be a time such as 2026-11-01T12:00:00Z", f.at)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if f.rate < 0 {
+	case f.at != "" && f.point != "":
+		return cli.Usagef("--time and --point exclude each other: give one of them")
+	case f.rate < 0:
 		return cli.Usagef("--rate %d: must not be negative", f.rate)
 	}
 	certificates, err := f.certificates()
@@ -90,41 +95,58 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 		defer certificates.Close()
 	}
 	log := slog.New(slog.NewTextHandler(out.Err, nil))
+	page := newSourcePage(into)
+	stopHTTP, err := page.serve(ctx, f.http, certificates, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopHTTP()) }()
 	s.NoUse = f.noUse || f.dryRun
 	if f.noUse && !f.dryRun {
 		log.Warn("--no-use: the archive is not protected; nobody may prune it until this process ends")
 	}
 	return s.Reading(ctx, "restore into store "+into.String(), func(text string) { log.Warn(text) },
 		func(ctx context.Context) error {
-			r, when, err := find(ctx, s, into, at.Time)
+			r, when, err := f.restore(ctx, s, into, at.Time)
 			if err != nil {
 				return err
 			}
 			if f.dryRun {
 				return show(out, r, when)
 			}
-			return f.serve(ctx, log, r, certificates, when)
+			return f.serve(ctx, log, r, certificates, when, page)
 		})
 }
 
-// find opens the archive and determines the state of its groups at a time. If the time is zero, it is the last one that
-// the archive covers.
-func find(ctx context.Context, s archivecli.Source, into uuid.UUID, when time.Time) (*restore.Restore, time.Time,
-	error) {
+// restore opens the archive and determines what the source serves, and the time as of which it does. If at is zero, and
+// no point was given, this is the latest time that all groups cover.
+func (f *sourceFlags) restore(ctx context.Context, s archivecli.Source, into uuid.UUID, at time.Time) (*restore.Restore,
+	time.Time, error) {
 	a, err := s.Open(ctx)
 	if err != nil {
-		return nil, when, err
+		return nil, at, err
 	}
 	if into == a.Store() || into == uuid.Nil {
-		return nil, when, cli.Usagef("--into %s: the new store needs a UUID of its own", into)
+		return nil, at, cli.Usagef("--into %s: the new store needs a UUID of its own", into)
 	}
-	if when.IsZero() {
-		if when, err = newest(ctx, a); err != nil {
-			return nil, when, err
+	if f.point != "" {
+		point, err := a.NamedPoint(ctx, f.point)
+		if reader.IsMissing(err) {
+			return nil, at, cli.NotFoundf("the archive has no point %q: sheaf-archive point list shows them", f.point)
+		}
+		if err != nil {
+			return nil, at, err
+		}
+		r, err := restore.NewAtPoint(ctx, a, into, point)
+		return r, time.Unix(0, point.Time), err
+	}
+	if at.IsZero() {
+		if at, err = newest(ctx, a); err != nil {
+			return nil, at, err
 		}
 	}
-	r, err := restore.New(ctx, a, into, when)
-	return r, when, err
+	r, err := restore.New(ctx, a, into, at)
+	return r, at, err
 }
 
 // certificates returns the certificates that the process uses, or nil if it uses plaintext.
@@ -196,7 +218,7 @@ func show(out *cli.Output, r *restore.Restore, when time.Time) error {
 
 // serve serves a restore until ctx ends.
 func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Restore, certificates *certs.Source,
-	when time.Time) error {
+	when time.Time, page *sourcePage) error {
 	good := 0
 	for _, g := range r.Groups() {
 		if g.Err != nil {
@@ -214,6 +236,7 @@ func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Re
 		certificates)
 	log.Info("the source begins", "store", r.Store(), "time", cli.FormatTime(when), "address", listener.Addr(),
 		"groups", good, "of", len(r.Groups()), "tls", certificates != nil)
+	page.serves(r, when)
 	stop := context.AfterFunc(ctx, server.Stop) // shards continue where they stopped once another source runs
 	defer stop()
 	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {

@@ -70,6 +70,19 @@ func (v *verifier) point(ctx context.Context, p *object.Point) {
 
 // Point returns the index of each group in a point. It returns fs.ErrNotExist if there is no point with this name.
 func (a *Archive) Point(ctx context.Context, name string) (map[uuid.UUID]uint64, error) {
+	p, err := a.NamedPoint(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	groups := make(map[uuid.UUID]uint64, len(p.Groups))
+	for _, g := range p.Groups {
+		groups[g.Group] = g.Index
+	}
+	return groups, nil
+}
+
+// NamedPoint reads a point. It returns fs.ErrNotExist if there is no point with this name.
+func (a *Archive) NamedPoint(ctx context.Context, name string) (*object.Point, error) {
 	if err := object.CheckPointName(name); err != nil {
 		return nil, err
 	}
@@ -81,9 +94,5 @@ func (a *Archive) Point(ctx context.Context, name string) (map[uuid.UUID]uint64,
 	if !ok || p.Name != name {
 		return nil, fmt.Errorf("object %s%s: %w: it is another point", object.PointPrefix, name, object.ErrForeign)
 	}
-	groups := make(map[uuid.UUID]uint64, len(p.Groups))
-	for _, g := range p.Groups {
-		groups[g.Group] = g.Index
-	}
-	return groups, nil
+	return p, nil
 }

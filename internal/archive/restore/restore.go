@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,30 +63,80 @@ var (
 // New leaves out a deleted group if the archive covers the group only up to an earlier time, because after that the
 // group was empty or did not exist. The caller must not use the archive afterwards.
 func New(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time) (*Restore, error) {
+	return build(ctx, a, store, when{time: at})
+}
+
+// NewAtPoint is like New, but for a named point of the archive. Each group is restored as of the index that the point
+// has for it, because pruning may have dropped the entries around the point's time. Groups that the point does not list
+// did not exist then, and are left out.
+func NewAtPoint(ctx context.Context, a *reader.Archive, store uuid.UUID, point *object.Point) (*Restore, error) {
+	w := when{time: time.Unix(0, point.Time), point: map[uuid.UUID]object.PointGroup{}}
+	for _, g := range point.Groups {
+		w.point[g.Group] = g
+	}
+	return build(ctx, a, store, w)
+}
+
+// when is the time as of which a store is restored.
+type when struct {
+	time  time.Time
+	point map[uuid.UUID]object.PointGroup // the groups of a named point, by UUID; nil if the restore is as of a time
+}
+
+// existed reports whether a group existed at the time.
+func (w when) existed(g *reader.Group) bool {
+	if w.point != nil {
+		_, ok := w.point[g.UUID]
+		return ok
+	}
+	return !g.Gone || !w.time.After(g.Covered)
+}
+
+// index returns the index of a group that corresponds to the time.
+func (w when) index(ctx context.Context, g *reader.Group) (uint64, error) {
+	if w.point == nil {
+		return g.At(ctx, w.time)
+	}
+	index := w.point[g.UUID].Index
+	return index, g.Check(ctx, index)
+}
+
+func build(ctx context.Context, a *reader.Archive, store uuid.UUID, w when) (*Restore, error) {
 	if store == a.Store() || store == uuid.Nil {
 		return nil, fmt.Errorf("the new store needs a UUID of its own, and not %s", store)
 	}
-	r := &Restore{store: store, archived: a.Store(), at: at, header: a.Header(), limits: defaultLimits,
+	r := &Restore{store: store, archived: a.Store(), at: w.time, header: a.Header(), limits: defaultLimits,
 		byID: map[uuid.UUID]int{}}
 	all, broken, err := a.Readable(ctx)
 	if err != nil {
 		return nil, err
 	}
+	missing := maps.Clone(w.point) // groups of the point that have not been found yet
 	for id, err := range broken {
-		r.groups = append(r.groups, Group{UUID: GroupUUID(store, id), Source: id, Err: err})
-	}
-	for _, g := range all {
-		if g.Gone && at.After(g.Covered) {
+		of, listed := w.point[id]
+		if w.point != nil && !listed {
 			continue
 		}
+		delete(missing, id)
+		r.groups = append(r.groups, Group{Name: of.Name, UUID: GroupUUID(store, id), Source: id, Err: err})
+	}
+	for _, g := range all {
+		if !w.existed(g) {
+			continue
+		}
+		delete(missing, g.UUID)
 		found := Group{Name: g.Name, UUID: GroupUUID(store, g.UUID), Source: g.UUID, from: g}
-		if found.Index, found.Err = g.At(ctx, at); found.Err != nil {
+		if found.Index, found.Err = w.index(ctx, g); found.Err != nil {
 			found.Index = 0
 		}
 		if err := found.Err; err != nil && !errors.Is(err, reader.ErrRefused) && !reader.IsBroken(err) {
 			return nil, err
 		}
 		r.groups = append(r.groups, found)
+	}
+	for id, g := range missing {
+		r.groups = append(r.groups, Group{Name: g.Name, UUID: GroupUUID(store, id), Source: id,
+			Err: fmt.Errorf("group %s: the archive does not have it any more: %w", g.Name, fs.ErrNotExist)})
 	}
 	r.oneOfEachName()
 	r.addMissing()
