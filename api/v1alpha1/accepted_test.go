@@ -26,7 +26,7 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: fields{"spec/groups/count": 1}},
 	{kind: "RecordStore", set: fields{"spec/groups/count": 65536}},
 	{kind: "RecordStore", set: named},
-	{kind: "RecordStore", set: fields{"spec/groups": fields{"routing": "Named", "max": 65536}}},
+	{kind: "RecordStore", set: fields{"spec/groups": fields{"routing": "Named", "max": 100000}}},
 	{kind: "RecordStore", set: fields{"spec/groups/max": 500}, with: named, update: true},
 	{kind: "RecordStore", set: fields{"spec/replication": fields{"copies": 5,
 		"topologyKey": "topology.kubernetes.io/zone"}}},

@@ -51,7 +51,7 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/groups/count", value: 16, with: named, says: "routing Named has no groups.count: remove it"},
 	{field: "spec/groups/max", value: 10, says: "routing Hash has no groups.max: remove it"},
 	{field: "spec/groups/max", value: 0, with: named, says: "greater than or equal to 1"},
-	{field: "spec/groups/max", value: 65537, with: named, says: "less than or equal to 65536"},
+	{field: "spec/groups/max", value: 100001, with: named, says: "less than or equal to 100000"},
 	{field: "spec/groups/count", value: 512, update: true, says: "groups.count cannot be changed: make a new RecordStore"},
 	{field: "spec/groups", value: fields{"routing": "Named"}, update: true, at: "spec.groups.routing",
 		says: "groups.routing cannot be changed: make a new RecordStore"},

@@ -156,11 +156,11 @@ type Groups struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	Count *int32 `json:"count,omitempty"`
-	// Max limits the number of groups in Named routing, 1 to 65536. The default is 100000. Once it is reached, no put
+	// Max limits the number of groups in Named routing, 1 to 100000. The default is 100000. Once it is reached, no put
 	// creates a group.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65536
+	// +kubebuilder:validation:Maximum=100000
 	Max *int32 `json:"max,omitempty"`
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
@@ -134,4 +135,14 @@ func dotted(path string) string {
 		}
 	}
 	return b.String()
+}
+
+// The default of spec.groups.max, which routing defines, is a value that spec.groups.max may have.
+func TestTheDefaultNumberOfGroupsCanBeSet(t *testing.T) {
+	most, _, err := unstructured.NestedFieldNoCopy(crdSchema(t, "RecordStore"), "properties", "spec", "properties",
+		"groups", "properties", "max", "maximum")
+	must.OK(t, err)
+	if most != int64(routing.GroupsMaxDefault) && most != float64(routing.GroupsMaxDefault) {
+		t.Errorf("spec.groups.max is at most %v, its default is %d", most, routing.GroupsMaxDefault)
+	}
 }

@@ -158,7 +158,7 @@ func reportedCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies in
 	out.Serving = min(heard.Led(), out.Total-out.DataLost)
 	out.Loading = min(out.Loading, out.Total-out.DataLost-out.Serving)
 	list := heard.Troubles(copies)
-	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // there are at most 65536 groups
+	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // there are at most 100000 groups
 	for _, t := range before.NotWell {                           // keep the problems that shards cannot report
 		if t.State != fleet.GroupDegraded && t.State != fleet.GroupNoLeader {
 			list = append(list, t)

@@ -232,7 +232,7 @@ func (seen *observed) figures() {
 func (seen *observed) rollUp() (v1alpha1.GroupCounts, v1alpha1.ShardCounts) {
 	total := seen.store.Status.Groups.Total
 	if seen.hasPlaces {
-		total = int32(len(seen.places.Groups) + seen.places.GroupsCreated) //nolint:gosec // there are at most 65536 groups
+		total = int32(len(seen.places.Groups) + seen.places.GroupsCreated) //nolint:gosec // there are at most 100000 groups
 	}
 	groups := v1alpha1.GroupCounts{Total: total}
 	var shards v1alpha1.ShardCounts

@@ -106,12 +106,12 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 		}
 		return
 	case r.GetShard().GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL:
-		s.Groups = int32(len(r.GetGroups())) //nolint:gosec // there are at most 65536 groups
+		s.Groups = int32(len(r.GetGroups())) //nolint:gosec // there are at most 100000 groups
 		return
 	case !r.GetShard().GetState().Serves(): // the shard has opened no groups
 		return
 	}
-	s.Groups, s.DamagedGroups, s.LostGroups = int32(len(r.GetGroups())), 0, 0 //nolint:gosec // at most 65536 groups
+	s.Groups, s.DamagedGroups, s.LostGroups = int32(len(r.GetGroups())), 0, 0 //nolint:gosec // at most 100000 groups
 	var records, bytes int64
 	for _, g := range r.GetGroups() {
 		switch fleet.TroubleOf(g) {

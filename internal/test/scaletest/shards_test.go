@@ -285,7 +285,7 @@ func (f *fleet) ListShards(ctx context.Context, _ *recordv1.ListShardsRequest) (
 		return nil, err
 	}
 	f.mu.Lock()
-	groups := int32(len(f.leads[p.name])) //nolint:gosec // at most 65536
+	groups := int32(len(f.leads[p.name])) //nolint:gosec // at most 100000
 	f.mu.Unlock()
 	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{{
 		Name: p.name, Alive: true, VolumeUuid: p.volume, StoreUuid: f.storeUID, VolumeShard: p.name, FileSystem: "xfs",
