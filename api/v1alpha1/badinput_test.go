@@ -141,6 +141,8 @@ func siblings(kind, path string) fields {
 		return external
 	case kind == "ShardPool" && strings.HasPrefix(path, "spec/fileSystem/"):
 		return xfs
+	case kind == "RecordStore" && strings.HasPrefix(path, "spec/restore/"):
+		return restored
 	case strings.HasPrefix(path, "spec/tls/certManager/"):
 		return certManager
 	case strings.HasPrefix(path, "spec/tls/provided/"):

@@ -98,6 +98,9 @@ const (
 	// ConditionArchiveCurrent is True while everything acknowledged up to a short time ago is in objects that the bucket
 	// has acknowledged.
 	ConditionArchiveCurrent = "ArchiveCurrent"
+	// ConditionRestored is True when every group of a store with spec.restore was restored from the archive. While groups
+	// wait, it is False, with the reason Restoring or with the reason why the restore makes no progress.
+	ConditionRestored = "Restored"
 	// ConditionDrained is True when no shard of a drained pool holds a group.
 	ConditionDrained = "Drained"
 )

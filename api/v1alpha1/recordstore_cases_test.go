@@ -27,6 +27,7 @@ var (
 		"keysFrom": fields{"configMapName": "a"}}}}
 	issued   = fields{"spec/access/issuers": issuer()}
 	named    = fields{"spec/groups": fields{"routing": "Named"}}
+	restored = fields{"spec/restore": fields{"url": "s3://backups/quotes", "storeUID": uid}}
 	external = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"},
 		"tlsSecretRef": fields{"name": "etcd-client"}}}}
 )
@@ -264,6 +265,41 @@ var recordStoreCases = append(append(append([]badCase{
 		says: "adoptStoreUID cannot be changed: make a new RecordStore"},
 	{field: "spec/adoptStoreUID", value: nil, with: fields{"spec/adoptStoreUID": uid}, update: true,
 		says: "adoptStoreUID cannot be changed"},
+
+	{field: "spec/restore", value: fields{}, at: "spec.restore.url", says: "Required value"},
+	{field: "spec/restore", value: fields{"url": "s3://backups"}, at: "spec.restore.storeUID", says: "Required value"},
+	{field: "spec/restore", value: nil, with: restored, update: true, says: "restore cannot be changed"},
+	{field: "spec/restore", value: restored["spec/restore"], update: true, says: "restore cannot be changed"},
+	{field: "spec/restore/point", value: "other", with: restored, update: true, at: "spec.restore",
+		says: "restore cannot be changed: make a new RecordStore"},
+	{field: "spec/restore", value: restored["spec/restore"], with: fields{"spec/adoptStoreUID": uid},
+		says: "give restore or adoptStoreUID, not both"},
+	{field: "spec/restore/url", value: "file:///backups", with: restored, says: "url must be s3://BUCKET/PATH"},
+	{field: "spec/restore/url", value: "s3://key:secret@backups", with: restored, says: "without a user or a key"},
+	{field: "spec/restore/url", value: "s3://" + letters(1024), with: restored, says: "may not be more than 1024"},
+	{field: "spec/restore/credentialsSecretRef", value: fields{}, with: restored,
+		at: "spec.restore.credentialsSecretRef.name", says: "Required value"},
+	{field: "spec/restore/credentialsSecretRef/name", value: "", with: restored, says: "at least 1 chars long"},
+	{field: "spec/restore/credentialsSecretRef/name", value: "other/secret", with: restored,
+		says: "must be the name of a Secret"},
+	{field: "spec/restore/credentialsSecretRef/name", value: letters(254), with: restored,
+		says: "may not be more than 253"},
+	{field: "spec/restore/serviceAccountName", value: "default", with: restored,
+		says: "the operator may use no other ServiceAccount"},
+	{field: "spec/restore/serviceAccountName", value: "sheaf-archive-" + letters(50), with: restored,
+		says: "may not be more than 63"},
+	{field: "spec/restore/serviceAccountName", value: "sheaf-archive", with: fields{"spec/restore": fields{
+		"url": "s3://backups/quotes", "storeUID": uid, "credentialsSecretRef": fields{"name": "a"}}},
+		says: "give credentialsSecretRef or serviceAccountName, not both"},
+	{field: "spec/restore/storeUID", value: "quotes", with: restored, says: "must be the UUID of the archived store"},
+	{field: "spec/restore/storeUID", value: uid + "0", with: restored, says: "may not be more than 36"},
+	{field: "spec/restore/time", value: "yesterday", with: restored, says: "time must be a time such as"},
+	{field: "spec/restore/time", value: "2026-11-01 12:00:00", with: restored, says: "time must be a time such as"},
+	{field: "spec/restore/time", value: letters(41), with: restored, says: "may not be more than 40"},
+	{field: "spec/restore/point", value: "Before upgrade", with: restored, says: "must be the name of a point"},
+	{field: "spec/restore/point", value: letters(64), with: restored, says: "may not be more than 63"},
+	{field: "spec/restore/point", value: "p", with: fields{"spec/restore": fields{"url": "s3://backups/quotes",
+		"storeUID": uid, "time": "2026-11-01T12:00:00Z"}}, says: "give time or point, not both"},
 }, resourcesCases("spec/etcd/managed/resources")...),
 	resourcesCases("spec/gateway/resources")...),
 	slices.Concat(schedulingCases("spec/etcd/managed/scheduling"), schedulingCases("spec/gateway/scheduling"),

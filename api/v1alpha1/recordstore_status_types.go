@@ -48,13 +48,32 @@ type RecordStoreStatus struct {
 	// TLS is what the operator observed about the certificates.
 	// +optional
 	TLS *TLSStatus `json:"tls,omitempty"`
+	// Restore says how far the restore of the store is. It is absent if the spec has no restore.
+	// +optional
+	Restore *RestoreStatus `json:"restore,omitempty"`
 	// Conditions: Ready, Available, Reconciling, Stalled, EtcdReady, EtcdRedundant, PlacementReady, GatewayReady,
-	// Certificates, GrantsInForce, IssuersReady, Loaded, SpaceAvailable, VolumesReady...
+	// Certificates, GrantsInForce, IssuersReady, Loaded, SpaceAvailable, VolumesReady, Restored...
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// RestoreStatus says how far the restore of a store is.
+type RestoreStatus struct {
+	// Time as of which the store is restored, in RFC 3339. It does not change after the restore has begun.
+	// +optional
+	Time string `json:"time,omitempty"`
+	// Groups is the number of groups of the archive at that time, including those that cannot be restored.
+	// +optional
+	Groups int32 `json:"groups,omitempty"`
+	// WaitingGroups is the number of groups that no shard has restored yet. It is absent while it is not known.
+	// +optional
+	WaitingGroups *int32 `json:"waitingGroups,omitempty"`
+	// RefusedGroups is the number of groups that cannot be restored from the archive.
+	// +optional
+	RefusedGroups int32 `json:"refusedGroups,omitempty"`
 }
 
 // Planned says for which specs a plan of the placement was made.

@@ -52,6 +52,8 @@ type RecordStoreList struct {
 
 // RecordStoreSpec describes the wanted store.
 // +kubebuilder:validation:XValidation:rule="has(self.adoptStoreUID) == has(oldSelf.adoptStoreUID) && (!has(self.adoptStoreUID) || self.adoptStoreUID == oldSelf.adoptStoreUID)",message="adoptStoreUID cannot be changed: make a new RecordStore with it",fieldPath=".adoptStoreUID"
+// +kubebuilder:validation:XValidation:rule="has(self.restore) == has(oldSelf.restore) && (!has(self.restore) || self.restore == oldSelf.restore)",message="restore cannot be changed: make a new RecordStore with it",fieldPath=".restore"
+// +kubebuilder:validation:XValidation:rule="!has(self.restore) || !has(self.adoptStoreUID)",message="give restore or adoptStoreUID, not both: a store begins with the data of volumes or with those of an archive",fieldPath=".restore"
 type RecordStoreSpec struct {
 	// Groups says how record ids map to groups. Cannot be changed.
 	// +required
@@ -127,6 +129,56 @@ type RecordStoreSpec struct {
 	// +kubebuilder:validation:MaxLength=36
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$')",message="adoptStoreUID must be the storeUID that the status of the old RecordStore showed, such as 6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b; sheaf inspect reads it from a volume"
 	AdoptStoreUID string `json:"adoptStoreUID,omitempty"`
+	// Restore makes this store begin with the records that an archive had at some time, instead of without records. The
+	// archived store need not exist any more, and the new one does not follow it. Cannot be changed.
+	// +optional
+	Restore *Restore `json:"restore,omitempty"`
+}
+
+// Restore says which archive a new store is restored from, and as of when. groups.routing and groups.count must be those
+// of the archived store.
+// +kubebuilder:validation:XValidation:rule="!has(self.credentialsSecretRef) || !has(self.serviceAccountName)",fieldPath=".serviceAccountName",message="give credentialsSecretRef or serviceAccountName, not both: remove one of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.time) || !has(self.point)",fieldPath=".point",message="give time or point, not both: remove one of them"
+type Restore struct {
+	// URL of the archive, as in spec.url of a RecordArchive: s3://BUCKET/PATH, gs://BUCKET/PATH or
+	// azblob://CONTAINER/PATH, with options after a ?. It contains no credentials.
+	// +required
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(s3|gs|azblob)://[A-Za-z0-9._-]+(/[A-Za-z0-9._/-]*)?([?][!-~]*)?$')",message="url must be s3://BUCKET/PATH, gs://BUCKET/PATH or azblob://CONTAINER/PATH, with options behind a ?, and without a user or a key"
+	URL string `json:"url"`
+	// CredentialsSecretRef names a Secret of this namespace with the credentials of the bucket, with the same keys as in
+	// a RecordArchive. The account must be allowed to list and read objects, and to create those in the folder use. If
+	// both this field and serviceAccountName are absent, the bucket must accept the pod without credentials.
+	// +optional
+	CredentialsSecretRef *ArchiveSecretReference `json:"credentialsSecretRef,omitempty"`
+	// ServiceAccountName is the ServiceAccount of the pod that reads the archive, by which the cloud identifies the pod.
+	// Its name must be sheaf-archive, or begin with sheaf-archive-. The pod gets no token for the Kubernetes API.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^sheaf-archive(-[a-z0-9]([a-z0-9-]*[a-z0-9])?)?$')",message="serviceAccountName must be sheaf-archive, or begin with sheaf-archive-: the operator may use no other ServiceAccount"
+	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+	// StoreUID is the UUID of the archived store, which is the name of its folder at the URL. It is status.storeUID of
+	// the archived RecordStore; sheaf-archive list shows it.
+	// +required
+	// +kubebuilder:validation:MaxLength=36
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$')",message="storeUID must be the UUID of the archived store, such as 6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b: sheaf-archive list URL shows it"
+	StoreUID string `json:"storeUID"`
+	// Time as of which the store is restored, in UTC or with an offset, such as 2026-11-01T12:00:00Z. If both time and
+	// point are absent, this is the last time that all groups of the archive cover when the restore begins.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(19[7-9][0-9]|20[0-9]{2}|21[0-9]{2})-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})$')",message="time must be a time such as 2026-11-01T12:00:00Z"
+	Time string `json:"time,omitempty"`
+	// Point is the name of a point of the archive as of which the store is restored; sheaf-archive point list shows the
+	// points.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9][a-z0-9.-]*$')",message="point must be the name of a point of the archive: a-z, 0-9, - and ., beginning with a letter or digit"
+	Point string `json:"point,omitempty"`
+	// Partly begins the restore although some groups cannot be restored. These groups are not served until a person gives
+	// up their restore, and then begin empty. By default, such a restore does not begin.
+	// +optional
+	Partly bool `json:"partly,omitempty"`
 }
 
 // RoutingMode says how a record's group is chosen.

@@ -53,7 +53,7 @@ Used by:{{ range $i, $r := .SortedReferences }}{{ if $i }},{{ end }} {{ markdown
 {{- end -}}
 {{- end -}}
 
-{{- /* A kind's sample is config/samples/KIND.yaml, which `make generate` hands over. */ -}}
+{{- /* A kind's sample is config/samples/KIND.yaml, which `make generate` hands over. KIND-restored.yaml follows it, if it exists. */ -}}
 {{- define "sample" -}}
 {{- if .GVK -}}
 {{- $sample := markdownTemplateValue (lower .Name) -}}
@@ -62,5 +62,11 @@ Used by:{{ range $i, $r := .SortedReferences }}{{ if $i }},{{ end }} {{ markdown
 ```yaml
 {{ $sample }}
 ```
+{{- with markdownTemplateValue (printf "%s-restored" (lower .Name)) }}
+
+```yaml
+{{ . }}
+```
+{{- end }}
 {{- end -}}
 {{- end -}}
