@@ -92,6 +92,8 @@ func processOf(pod *corev1.Pod) (secret string, port int) {
 		return workload.EtcdTLS(store), workload.PortEtcdHTTP
 	case workload.ContainerArchive:
 		return workload.ArchiveTLS(store), workload.PortArchiveHTTP
+	case workload.ContainerRestore:
+		return workload.RestoreTLS(store), workload.PortRestoreHTTP
 	case workload.ContainerShard:
 		n, err := strconv.ParseInt(pod.Labels[v1alpha1.LabelShard], 10, 32)
 		if err != nil {

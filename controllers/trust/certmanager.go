@@ -47,7 +47,7 @@ const (
 )
 
 func partsOf(want Leaf) []string {
-	if want.Identity.Serves() {
+	if want.serves() {
 		return []string{serverPart, clientPart}
 	}
 	return []string{clientPart}
@@ -74,7 +74,7 @@ func (k *Keeper) askCertManager(ctx context.Context, store *v1alpha1.RecordStore
 			return nil, err
 		}
 		cert, key := corev1.TLSCertKey, corev1.TLSPrivateKeyKey
-		if want.Identity.Serves() && part == clientPart {
+		if want.serves() && part == clientPart {
 			cert, key = workload.KeyClientCert, workload.KeyClientKey
 		}
 		out.pairs[cert], out.pairs[key] = data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]

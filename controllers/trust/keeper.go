@@ -100,6 +100,10 @@ type Leaf struct {
 // caller reports whether the certificate belongs to a caller, and not to a process of the store.
 func (l *Leaf) caller() bool { return !l.Identity.IsComponent() }
 
+// serves reports whether other processes connect to the owner of the certificate. The source of a restore has the
+// identity of an archiver, to which nobody connects, but also has a name under which shards reach it.
+func (l *Leaf) serves() bool { return l.Identity.Serves() || len(l.DNSNames) > 0 }
+
 // ShardLeaf returns the Leaf of a shard.
 func ShardLeaf(of identity.Store, pool *v1alpha1.ShardPool, shard string) Leaf {
 	return Leaf{
@@ -112,6 +116,12 @@ func ShardLeaf(of identity.Store, pool *v1alpha1.ShardPool, shard string) Leaf {
 func ArchiveLeaf(of identity.Store, store *v1alpha1.RecordStore, archive *v1alpha1.RecordArchive) Leaf {
 	return Leaf{Secret: workload.ArchiveTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Archive},
 		Owner: archive}
+}
+
+// RestoreLeaf returns the Leaf of the source from which a store is restored.
+func RestoreLeaf(of identity.Store, store *v1alpha1.RecordStore) Leaf {
+	return Leaf{Secret: workload.RestoreTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Archive},
+		DNSNames: workload.RestoreNames(store), Owner: store}
 }
 
 // StoreIdentity returns the store's identity, which is part of the identities of the store's processes.

@@ -255,7 +255,7 @@ func pairsOf(data map[string][]byte) [sha256.Size]byte {
 func checkPairs(data map[string][]byte, bundle string, want Leaf, now time.Time) error {
 	server, client := x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth
 	usages := []x509.ExtKeyUsage{client}
-	if want.Identity.Serves() {
+	if want.serves() {
 		usages = []x509.ExtKeyUsage{server, client}
 		if data[workload.KeyClientCert] != nil || data[workload.KeyClientKey] != nil {
 			usages = usages[:1]

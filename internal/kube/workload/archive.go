@@ -94,7 +94,7 @@ func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 	mountTLS(store, ArchiveTLS(store.Name), &pod, container)
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}
 	if spec.CredentialsSecretRef != nil {
-		giveCredentials(in, &template)
+		giveCredentials(&template, spec.CredentialsSecretRef.Name, in.Credentials, in.CredentialsHash)
 	}
 	customize(&template, &spec.PodOptions, selector.MatchLabels)
 	return &appsv1.Deployment{
@@ -108,20 +108,21 @@ func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 	}
 }
 
-// giveCredentials gives a pod the credentials of the bucket as environment variables and files.
-func giveCredentials(in ArchiveInput, template *corev1.PodTemplateSpec) {
-	from := corev1.LocalObjectReference{Name: in.Archive.Spec.CredentialsSecretRef.Name}
+// giveCredentials gives a pod the credentials of the bucket as environment variables and files. The argument keys lists
+// those keys of the Secret that the pod uses, and hash identifies their values.
+func giveCredentials(template *corev1.PodTemplateSpec, secret string, keys []string, hash string) {
+	from := corev1.LocalObjectReference{Name: secret}
 	container := &template.Spec.Containers[0]
-	template.Annotations = map[string]string{annotationCredentials: in.CredentialsHash}
+	template.Annotations = map[string]string{annotationCredentials: hash}
 	for _, key := range credentialVariables {
-		if slices.Contains(in.Credentials, key) {
+		if slices.Contains(keys, key) {
 			container.Env = append(container.Env, corev1.EnvVar{Name: key, ValueFrom: &corev1.EnvVarSource{
 				SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: from, Key: key}}})
 		}
 	}
 	var items []corev1.KeyToPath
 	for _, file := range credentialFiles {
-		if slices.Contains(in.Credentials, file.key) {
+		if slices.Contains(keys, file.key) {
 			items = append(items, corev1.KeyToPath{Key: file.key, Path: file.key})
 			container.Env = append(container.Env, corev1.EnvVar{Name: file.variable, Value: credentialsDir + "/" + file.key})
 		}

@@ -20,6 +20,8 @@ const (
 	PortEtcdHTTP    = 2381
 	PortEtcdPeerTLS = 2382
 	PortArchiveHTTP = 7621
+	PortRestore     = 7640
+	PortRestoreHTTP = 7641
 )
 
 // These are the container names, which are also the component names.
@@ -28,6 +30,7 @@ const (
 	ContainerGateway = "gateway"
 	ContainerEtcd    = "etcd"
 	ContainerArchive = "archive"
+	ContainerRestore = "restore"
 )
 
 // ComponentOperator is the component of the operator's own pods, which the operator's chart creates.
@@ -107,6 +110,15 @@ func Gateway(store string) string { return store + "-gateway" }
 
 // Archive returns the name of the Deployment of a store's archive.
 func Archive(store string) string { return store + "-archive" }
+
+// Restore returns the name of the Deployment, the Service and the NetworkPolicy of the source from which a store is
+// restored.
+func Restore(store string) string { return store + "-restore" }
+
+// RestoreAddress returns host:port at which gateways and shards reach the source from which a store is restored.
+func RestoreAddress(namespace, store string) string {
+	return fmt.Sprintf("%s.%s.svc:%d", Restore(store), namespace, PortRestore)
+}
 
 // allShards returns the name of the PodDisruptionBudget and the NetworkPolicy of the shards of a store.
 func allShards(store string) string { return store + "-shards" }

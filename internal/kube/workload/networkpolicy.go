@@ -27,6 +27,7 @@ func NetworkPolicies(store *v1alpha1.RecordStore, operatorNamespace string) []Ne
 	return []NetworkPolicy{
 		{etcdPolicy(store, operatorNamespace), managed && store.Spec.Etcd.Managed != nil},
 		{shardPolicy(store, operatorNamespace), managed && labelled},
+		{restorePolicy(store), managed && store.Spec.Restore != nil},
 	}
 }
 
@@ -78,12 +79,22 @@ func ofStore(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
 		v1alpha1.LabelStore: store.Name}}}
 }
 
-// askingEtcd selects the pods of the store that connect to its etcd. These are all pods except the archive's pod,
-// which connects to a bucket outside the cluster.
+// restorePolicy allows the store to reach the source from which it is restored. The policy stays after the restore,
+// because it does no harm, and because the source may have to run again after etcd was set back.
+func restorePolicy(store *v1alpha1.RecordStore) *networkingv1.NetworkPolicy {
+	return networkPolicy(store, Restore(store.Name), ContainerRestore,
+		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortRestore), From: []networkingv1.NetworkPolicyPeer{ofStore(store)}},
+		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortRestoreHTTP)},
+	)
+}
+
+// askingEtcd selects the pods of the store that connect to its etcd. These are all pods except those of the archive and
+// of a restore, which connect to a bucket outside the cluster.
 func askingEtcd(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
 	peer := ofStore(store)
 	peer.PodSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{
-		Key: v1alpha1.LabelComponent, Operator: metav1.LabelSelectorOpNotIn, Values: []string{ContainerArchive}}}
+		Key: v1alpha1.LabelComponent, Operator: metav1.LabelSelectorOpNotIn, Values: []string{ContainerArchive,
+			ContainerRestore}}}
 	return peer
 }
 

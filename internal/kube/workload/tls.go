@@ -52,6 +52,10 @@ func EtcdTLS(store string) string { return Etcd(store) + "-tls" }
 // ArchiveTLS returns the name of the Secret with the certificate of a store's archiver.
 func ArchiveTLS(store string) string { return Archive(store) + "-tls" }
 
+// RestoreTLS returns the name of the Secret with the certificate of the source from which a store is restored. It is
+// not ArchiveTLS, because a store may be archived as well while it is restored.
+func RestoreTLS(store string) string { return Restore(store) + "-tls" }
+
 // ShardTLS returns the name of the Secret with the certificate of a shard.
 func ShardTLS(shard string) string { return shard + "-tls" }
 
@@ -191,6 +195,11 @@ func GatewayNames(store *v1alpha1.RecordStore) []string {
 // ShardNames returns the DNS names under which direct clients reach a shard.
 func ShardNames(namespace, pool, shard string) []string {
 	return serviceNames(ShardPod(shard)+"."+ShardService(pool), namespace)[1:]
+}
+
+// RestoreNames returns the DNS names under which gateways and shards reach the source of a restore.
+func RestoreNames(store *v1alpha1.RecordStore) []string {
+	return serviceNames(Restore(store.Name), store.Namespace)[1:]
 }
 
 // EtcdNames returns the DNS names under which members and clients reach the members of a managed etcd.
