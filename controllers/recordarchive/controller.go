@@ -5,7 +5,6 @@ package recordarchive
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -154,33 +153,10 @@ func image(seen *observed, fallback string) step.Outcome {
 }
 
 // readCredentials reads which keys of the Secret with credentials the pod uses, and a hash of their values.
-func readCredentials(ctx context.Context, live client.Reader, seen *observed) step.Outcome {
-	ref := seen.archive.Spec.CredentialsSecretRef
-	if ref == nil {
-		return step.Complete()
-	}
-	var secret corev1.Secret
-	key := types.NamespacedName{Namespace: seen.archive.Namespace, Name: ref.Name}
-	there, err := step.Read(ctx, live, "Secret", key, &secret)
-	if err != nil {
-		return step.Retry(err)
-	}
-	if !there {
-		return step.Fail(reasonSecretMissing, fmt.Sprintf("there is no Secret %s in this namespace, which "+
-			"spec.credentialsSecretRef names: make it", key.Name)).Again(step.PauseShort)
-	}
-	if seen.credentials = workload.CredentialKeys(secret.Data); len(seen.credentials) == 0 {
-		return step.Fail(reasonCredentialsUnknown, fmt.Sprintf("Secret %s has no credentials of a bucket: it needs "+
-			"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or credentials.json, or AZURE_STORAGE_ACCOUNT with a key or token",
-			key.Name)).Again(step.PauseShort)
-	}
-	hash := sha256.New()
-	for _, name := range seen.credentials {
-		fmt.Fprintf(hash, "%s %d\n", name, len(secret.Data[name]))
-		hash.Write(secret.Data[name])
-	}
-	seen.credentialsHash = hex.EncodeToString(hash.Sum(nil)[:8])
-	return step.Complete()
+func readCredentials(ctx context.Context, live client.Reader, seen *observed) (out step.Outcome) {
+	seen.credentials, out = fleet.ReadBucketSecret(ctx, live, seen.archive.Namespace,
+		seen.archive.Spec.CredentialsSecretRef, "spec.credentialsSecretRef")
+	return out
 }
 
 // ensureCertificate creates and renews the certificate of the archiver. If keeper is nil, the archiver has no
@@ -219,7 +195,7 @@ func ensureCertificate(ctx context.Context, keeper *trust.Keeper, seen *observed
 	case err != nil:
 		return step.Retry(err)
 	case keeper.Pairs(store.Namespace, workload.ArchiveTLS(store.Name)) == [sha256.Size]byte{}:
-		return step.Fail(reasonSecretMissing, fmt.Sprintf("there is no Secret %sarchive with the certificate of the "+
+		return step.Fail(fleet.ReasonSecretMissing, fmt.Sprintf("there is no Secret %sarchive with the certificate of the "+
 			"archiver, which spec.tls.provided of RecordStore %s asks for: make it", store.Spec.TLS.Provided.SecretPrefix,
 			store.Name))
 	}
@@ -229,7 +205,7 @@ func ensureCertificate(ctx context.Context, keeper *trust.Keeper, seen *observed
 // applyDeployment applies the Deployment of the archive.
 func applyDeployment(ctx context.Context, c client.Client, seen *observed, image string) step.Outcome {
 	d := workload.ArchiveDeployment(workload.ArchiveInput{Store: seen.store, Archive: seen.archive, Image: image,
-		Credentials: seen.credentials, CredentialsHash: seen.credentialsHash})
+		Credentials: seen.credentials.Keys, CredentialsHash: seen.credentials.Hash})
 	_, err := step.Apply(ctx, c, seen.archive, d)
 	if err != nil && !step.Passing(err) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) {
 		return step.Fail("ObjectRefused", fmt.Sprintf("the API server refuses the Deployment of this archive: %v. Correct "+
@@ -255,7 +231,7 @@ func readObjects(ctx context.Context, cached client.Reader, seen *observed) step
 		client.MatchingLabels(workload.Selector(seen.store.Name, workload.ContainerArchive))); err != nil {
 		return step.Retry(fmt.Errorf("list the pods of the archive of store %s: %w", seen.store.Name, err))
 	}
-	seen.pod = newestPod(pods.Items)
+	seen.pod = fleet.NewestPod(pods.Items)
 	return step.Complete()
 }
 

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/status/archiving"
@@ -18,21 +19,19 @@ import (
 
 // Reasons of conditions, besides those of package archiving and of buckets.
 const (
-	reasonStoreUnknown       = "StoreUnknown"
-	reasonStoreHasArchive    = "StoreHasArchive" // an older RecordArchive archives the store
-	reasonSecretMissing      = "SecretMissing"
-	reasonCredentialsUnknown = "CredentialsUnknown" // the Secret has no key that the pod knows
-	reasonNoImage            = "NoImage"
-	reasonPodMissing         = "PodMissing"
-	reasonPodStarts          = "PodStarts"
-	reasonPodFails           = "PodFails"
-	reasonOperatorCannotAsk  = "OperatorCannotAsk"
-	reasonStarting           = "Starting"
-	reasonArchiving          = "Archiving"
-	reasonCurrent            = "Current"
-	reasonBehind             = "Behind"
-	reasonFirstCopy          = "FirstCopy"
-	reasonNotKnown           = "NotKnown"
+	reasonStoreUnknown      = "StoreUnknown"
+	reasonStoreHasArchive   = "StoreHasArchive" // an older RecordArchive archives the store
+	reasonNoImage           = "NoImage"
+	reasonPodMissing        = "PodMissing"
+	reasonPodStarts         = "PodStarts"
+	reasonPodFails          = "PodFails"
+	reasonOperatorCannotAsk = "OperatorCannotAsk"
+	reasonStarting          = "Starting"
+	reasonArchiving         = "Archiving"
+	reasonCurrent           = "Current"
+	reasonBehind            = "Behind"
+	reasonFirstCopy         = "FirstCopy"
+	reasonNotKnown          = "NotKnown"
 )
 
 // personReasons are the reasons of problems that remain until a person acts.
@@ -45,8 +44,7 @@ type observed struct {
 	store   *v1alpha1.RecordStore // nil if there is none, or it was not read
 	now     time.Time
 
-	credentials     []string // keys of the Secret that the pod uses
-	credentialsHash string
+	credentials fleet.BucketCredentials
 
 	deployment *appsv1.Deployment // nil if there is none yet
 	pod        *corev1.Pod        // the newest pod; nil if there is none
@@ -54,28 +52,9 @@ type observed struct {
 	silent     error              // why there is no report
 }
 
-// newestPod returns the most recently created pod of an archive. It returns a pod that is being deleted only if there
-// is no other.
-func newestPod(pods []corev1.Pod) (newest *corev1.Pod) {
-	for i := range pods {
-		p := &pods[i]
-		switch {
-		case newest == nil, newest.DeletionTimestamp != nil && p.DeletionTimestamp == nil:
-			newest = p
-		case p.DeletionTimestamp != nil && newest.DeletionTimestamp == nil:
-		case p.CreationTimestamp.After(newest.CreationTimestamp.Time):
-			newest = p
-		}
-	}
-	return newest
-}
-
 // runs reports whether the pod has a process that can be asked.
 func (seen *observed) runs() bool {
-	return seen.pod != nil && seen.pod.Status.PodIP != "" &&
-		slices.ContainsFunc(seen.pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
-			return c.State.Running != nil
-		})
+	return fleet.Runs(seen.pod)
 }
 
 // verdict is the status of one condition.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
@@ -64,9 +65,9 @@ func TestConditions(t *testing.T) {
 		"archives": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 4)},
 			archives: "True Archiving", current: "True Current", ready: "True Ready", archivedThrough: true},
 		"no pod yet": {archives: "False PodMissing", current: "Unknown NotKnown", ready: "False PodMissing"},
-		"the Secret is missing": {out: step.Fail(reasonSecretMissing, "no Secret"), archives: "False SecretMissing",
+		"the Secret is missing": {out: step.Fail(fleet.ReasonSecretMissing, "no Secret"), archives: "False SecretMissing",
 			current: "Unknown NotKnown", ready: "False SecretMissing", stalled: "True SecretMissing"},
-		"the Secret is missing, the pod of before goes on": {out: step.Fail(reasonSecretMissing, "no Secret"),
+		"the Secret is missing, the pod of before goes on": {out: step.Fail(fleet.ReasonSecretMissing, "no Secret"),
 			seen:     observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 4)},
 			archives: "True Archiving", current: "True Current", ready: "False SecretMissing", stalled: "True SecretMissing",
 			archivedThrough: true},
@@ -149,16 +150,16 @@ func TestAnotherURLIsAnotherArchive(t *testing.T) {
 func TestTheNewestPodIsAsked(t *testing.T) {
 	old, young := pod("old", true, running), pod("young", true, running)
 	young.CreationTimestamp = metav1.NewTime(now.Add(time.Second))
-	if got := newestPod([]corev1.Pod{*old, *young}); got.Name != "young" {
+	if got := fleet.NewestPod([]corev1.Pod{*old, *young}); got.Name != "young" {
 		t.Errorf("%s of two", got.Name)
 	}
 	young.DeletionTimestamp = new(metav1.NewTime(now))
 	for _, pods := range [][]corev1.Pod{{*old, *young}, {*young, *old}} {
-		if got := newestPod(pods); got.Name != "old" {
+		if got := fleet.NewestPod(pods); got.Name != "old" {
 			t.Errorf("%s, which is being deleted", got.Name)
 		}
 	}
-	if newestPod(nil) != nil {
+	if fleet.NewestPod(nil) != nil {
 		t.Error("a pod of none")
 	}
 }
