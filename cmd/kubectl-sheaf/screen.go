@@ -83,6 +83,9 @@ func (c *screen) head() {
 	for i := range c.Archives {
 		c.say("archive   ", "%s, in %s", c.ArchiveSentence(&c.Archives[i]), c.Archives[i].Spec.URL)
 	}
+	if words := c.RestoreSentence(); words != "" {
+		c.say("restore   ", "%s", words)
+	}
 	if status.Load != "" {
 		c.say("load      ", "%s", status.Load)
 	}

@@ -86,6 +86,7 @@ func Find(o Objects) []Finding {
 	l.groups()
 	l.gateways()
 	l.archives()
+	l.restore()
 	l.claims()
 	for i := range o.DiskSets {
 		l.diskSet(&o.DiskSets[i])

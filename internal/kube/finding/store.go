@@ -120,7 +120,11 @@ func (l *look) groups() {
 			"%s damaged entries, whose records answer DATA_LOSS until they are repaired from another copy "+
 				"or put again (sheaf group verify)%s", groups(g.Damaged, "group has", "groups have"), examples(g.NotWell))
 	}
-	if waiting := g.Total - g.Serving - g.DataLost; waiting > 0 {
+	waiting := g.Total - g.Serving - g.DataLost
+	if r := l.Store.Status.Restore; r != nil && r.WaitingGroups != nil {
+		waiting -= *r.WaitingGroups // another finding reports the restore
+	}
+	if waiting > 0 {
 		severity := Problem
 		if g.Loading >= waiting {
 			severity = Note
