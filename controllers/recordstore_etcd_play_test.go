@@ -77,6 +77,8 @@ type etcdPlay struct {
 	drop  func(ctx context.Context, key string) error
 	close func() error
 	stuck bool
+	// restoring holds the groups that wait for their restore, whatever their target.
+	restoring map[string]bool
 	// members holds, for each store, the members that the simulated etcd reports.
 	members map[string][]fleet.EtcdMember
 }
@@ -131,6 +133,44 @@ func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, of *v1al
 	})
 }
 
+// Restoring writes groups that wait for their restore, as the gateways of a restored store do, and ends the list of
+// them. From then on, simulated shards restore all groups except those in wait.
+func (e *etcdPlay) Restoring(ctx context.Context, namespace, name string, wait []string, groups ...string) error {
+	store, err := e.store(workload.Placement(namespace, name))
+	if err != nil {
+		return err
+	}
+	e.restoring = map[string]bool{}
+	for _, group := range wait {
+		e.restoring[group] = true
+	}
+	meta, err := store.Meta(ctx)
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		g := placement.NewGroup(meta.Routing, group, 0)
+		if there, err := store.Group(ctx, group); err == nil {
+			g.UUID, g.Revision = there.UUID, there.Revision
+		}
+		g.Restoring = true
+		value, err := json.Marshal(g)
+		if err == nil {
+			err = e.put(ctx, fmt.Sprintf("%s/%s/groups/%s", registry.PrefixDefault, workload.Placement(namespace, name),
+				group), string(value))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	meta.Restore.Listing = false
+	value, err := json.Marshal(meta)
+	if err != nil {
+		return err
+	}
+	return e.put(ctx, fmt.Sprintf("%s/%s/meta", registry.PrefixDefault, workload.Placement(namespace, name)), string(value))
+}
+
 // Serve registers shards and creates the groups that are wanted on them. It returns, for each shard, the groups that
 // it has.
 func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []string) (map[string][]string, error) {
@@ -168,6 +208,9 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	for group, target := range view.Targets {
 		var there placement.Group
 		change := func(g *placement.Group) error {
+			if g.Restoring = e.restoring[g.Name]; g.Restoring {
+				return nil
+			}
 			if len(g.Members) > 0 && (e.stuck || !moves(*g, target, shards)) {
 				return nil
 			}

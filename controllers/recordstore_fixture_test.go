@@ -51,6 +51,7 @@ type EtcdPlay interface {
 	SayMembers(key string, members []fleet.EtcdMember)
 	Volume(shard string) string
 	Wipe(ctx context.Context) error
+	Restoring(ctx context.Context, namespace, store string, wait []string, groups ...string) error
 	Rebuild(ctx context.Context, namespace, name string, of *v1alpha1.RecordStore) error
 	Stop()
 }

@@ -130,6 +130,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
 		Placements: placements, Groups: groups, Image: o.shardImage, Namespace: o.namespace,
 		Trust: keeper, Transports: transports, Credentials: keys, Grants: inForce,
+		Sources: operator.NewArchives(), ArchiveImage: o.archiveImage,
 	}
 	if err := store.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)

@@ -42,10 +42,10 @@ import (
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/finalizers,verbs=update
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools;shards,verbs=list;watch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=list;watch;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=services,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=list;watch;patch;delete
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;patch;delete
@@ -76,8 +76,12 @@ type Reconciler struct {
 	// Credentials receives the credentials with which the operator connects to stores. If it is nil, they are not passed
 	// on.
 	Credentials trust.Credentials
+	// Sources asks the sources of restores. If it is nil, they are not asked, and no restore begins.
+	Sources Sources
 	// Image is the image of shards, gateways and etcd for a store whose spec names no image.
 	Image string
+	// ArchiveImage is the image of sheaf-archive, which serves an archive to a store that is restored.
+	ArchiveImage string
 	// Namespace is the namespace of the operator's own pods, which connect to etcd. If it is empty, the namespace is
 	// unknown, and no NetworkPolicies are created.
 	Namespace string
@@ -126,6 +130,7 @@ var storeSteps = []step.Step[work]{
 	{Name: "certificates", Do: func(ctx context.Context, w *work) step.Outcome {
 		return w.transportFirst(w.certificates().do(ctx))
 	}},
+	noted("restore source", func(ctx context.Context, w *work) step.Outcome { return w.restoring().run(ctx) }),
 	noted("gateway objects", func(ctx context.Context, w *work) step.Outcome {
 		return applyGateway(ctx, w.writer, w.seen)
 	}),
@@ -154,8 +159,10 @@ var storeSteps = []step.Step[work]{
 	{Name: "plan", Do: func(ctx context.Context, w *work) step.Outcome {
 		return placing{w.writer, w.seen, w.placement}.plan(ctx, &w.r.arrived, w.now)
 	}},
+	noted("restore", func(ctx context.Context, w *work) step.Outcome { return w.restoring().settle(ctx) }),
 	// Apply the budgets again, now that the step plan has read from etcd where the copies are.
 	noted("budgets again", func(ctx context.Context, w *work) step.Outcome { return applyBudgets(ctx, w.writer, w.seen) }),
+	awaits("restored", (*observed).awaitRestored),
 	awaits("pools ready", (*observed).awaitPools),
 	awaits("copies", (*observed).awaitCopies),
 	awaits("gateway ready", (*observed).awaitGateway),
@@ -197,6 +204,12 @@ func (w *work) certificates() *certificates {
 	return &certificates{writer: w.writer, seen: w.seen, live: w.r.Live, trust: w.r.Trust, transports: w.r.Transports,
 		credentials: w.r.Credentials, last: &w.r.transports, spoken: &w.r.spoken, now: w.now,
 		publishing: publishing{writer: w.writer, live: w.r.Live, published: &w.r.published, now: w.now}}
+}
+
+// restoring returns the operation that runs the source of a restore.
+func (w *work) restoring() restoring {
+	return restoring{writer: w.writer, seen: w.seen, live: w.r.Live, sources: w.r.Sources, trust: w.r.Trust,
+		image: w.r.ArchiveImage}
 }
 
 // awaits returns a step that only decides, from what the reconcile has observed, whether the store is ready.

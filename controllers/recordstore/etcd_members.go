@@ -238,7 +238,7 @@ func podTrouble(pod *corev1.Pod) string {
 
 // lastWords returns the final message of a program of Sheaf, without the log before it.
 func lastWords(message string) string {
-	if at := strings.LastIndex(message, "\nsheaf: "); at >= 0 {
+	if at := max(strings.LastIndex(message, "\nsheaf: "), strings.LastIndex(message, "\nsheaf-archive: ")); at >= 0 {
 		message = message[at+1:]
 	}
 	return step.Tail(message, 512)

@@ -72,7 +72,7 @@ func scenes() map[string]func() *scene {
 		"a service is refused": with(func(s *scene) { s.refuse = "Service" }),
 	}
 	for _, more := range []map[string]func() *scene{shardScenes(), copyScenes(), placementScenes(), etcdScenes(),
-		gatewayScenes(), tlsScenes()} {
+		gatewayScenes(), tlsScenes(), restoreScenes()} {
 		for name, s := range more {
 			all[name] = s
 		}

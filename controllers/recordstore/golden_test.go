@@ -41,6 +41,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/status/archiving"
 	"sheaf.dev/sheaf/internal/test/fleettest"
 	"sheaf.dev/sheaf/internal/test/must"
 )
@@ -72,7 +73,8 @@ type scene struct {
 	warnings []corev1.Event
 	tls      func(pod string) (certs.Report, error) // nil if the operator creates no certificates
 	between  func(ctx context.Context, c client.Client, round int) error
-	rounds   int // 0 means three rounds
+	rounds   int                                     // 0 means three rounds
+	source   func() (*archiving.SourceReport, error) // the report of the source of a restore
 
 	c      client.WithWatch
 	keeper *trust.Keeper
@@ -98,6 +100,10 @@ func (s *scene) Recover(context.Context, *v1alpha1.RecordStore, []fleet.ShardAt)
 func (s *scene) EtcdMembers(context.Context) ([]fleet.EtcdMember, error) { return s.members, nil }
 func (s *scene) Transport(_ context.Context, address string) (certs.Report, error) {
 	return s.tls(address)
+}
+
+func (s *scene) SourceReport(context.Context, string) (*archiving.SourceReport, error) {
+	return s.source()
 }
 
 // Eventf implements events.EventRecorder.
@@ -285,7 +291,7 @@ func (s *scene) run(t *testing.T) string {
 	ctx := t.Context()
 	s.client()
 	r := &recordstore.Reconciler{Client: s.c, Live: s.c, Events: s, Placements: s, Groups: &s.groups, Grants: &s.grants,
-		Image: "sheaf:1", Now: func() time.Time { return goldenNow }}
+		Sources: s, Image: "sheaf:1", ArchiveImage: "sheaf-archive:1", Now: func() time.Time { return goldenNow }}
 	if s.refuse == "NetworkPolicy" {
 		// In the other scenes, the operator does not know its namespace and creates no NetworkPolicies, because the fake
 		// client cannot merge them.

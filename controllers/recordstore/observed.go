@@ -32,6 +32,9 @@ type observed struct {
 	transport *reportedTransport
 	source    *trust.Found // the source of the certificates; nil if it is the operator
 
+	// restore source
+	restore observedRestore
+
 	// gateway objects
 	gateway *appsv1.Deployment
 	trouble string // ": " and the reason why a gateway does not run; empty if no reason is known

@@ -50,6 +50,11 @@ func (p placing) init(ctx context.Context, live client.Reader) step.Outcome {
 	if store.Status.PlacementInitialized {
 		return step.Complete()
 	}
+	if store.Spec.Restore != nil {
+		if out := p.seen.mayBegin(); !out.IsComplete() {
+			return out
+		}
+	}
 	var now v1alpha1.RecordStore
 	if err := live.Get(ctx, client.ObjectKeyFromObject(store), &now); err != nil {
 		return step.Retry(fmt.Errorf("read store %s: %w", client.ObjectKeyFromObject(store), err))
@@ -141,6 +146,12 @@ func (p placing) replaceLost(ctx context.Context, states map[string]v1alpha1.Poo
 func (p placing) lost(ctx context.Context) step.Outcome {
 	store, seen, why := p.store, p.seen, ""
 	sayTrue(store, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
+	if isRestoring(store) { // no volume knows the groups that waited, and a rebuild would forget them
+		message := "etcd was empty while the store was being restored, and no volume knows which groups waited for it. " +
+			"Delete this RecordStore and its claims, and make it again"
+		sayFalse(store, v1alpha1.ConditionPlacementReady, "PlacementLost", message)
+		return step.Fail("PlacementLost", message).Again(step.PauseShort)
+	}
 	if store.Spec.Etcd.Managed != nil && seen.copies() > 1 {
 		err := p.etcd.Recover(ctx, store, seen.shardsAt())
 		if err == nil {

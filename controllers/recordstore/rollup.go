@@ -118,6 +118,7 @@ func (seen *observed) summarize(grants *fleet.GrantBook, out step.Outcome) {
 		sayWhether(store, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
 			"Ready", "NotReady", seen.gatewayWords())
 	}
+	seen.setRestored()
 	seen.setAvailable()
 	sayGrants(store, grants)
 	step.Summarize(&status.Conditions, generation, out, servingWords(status.Groups.Total, status.Shards.Total))
@@ -322,6 +323,9 @@ var troublesFromTheStart = []string{
 // worthWarning reports whether the new status of a condition is a problem. While a store starts, it is normal that
 // most conditions are not True yet.
 func worthWarning(c metav1.Condition, starts bool) bool {
+	if c.Type == v1alpha1.ConditionRestored { // a restore is part of a start, so only its problems count
+		return c.Status == metav1.ConditionFalse && !slices.Contains(restoreGoesOn, c.Reason)
+	}
 	if starts && !slices.Contains(troublesFromTheStart, c.Type) {
 		return false
 	}

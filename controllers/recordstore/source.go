@@ -35,6 +35,9 @@ func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 			DNSNames: workload.EtcdNames(store), Owner: store,
 		})
 	}
+	if isRestoring(store) {
+		wanted = append(wanted, trust.RestoreLeaf(of, store))
+	}
 	for _, name := range specTLS(store).Clients {
 		wanted = append(wanted, clientLeaf(store, of, name))
 	}

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
-// Archives asks the pods of archives for their reports. Safe for concurrent use.
+// Archives asks the pods of archives, and the sources of restores, for their reports. Safe for concurrent use.
 type Archives struct{ client http.Client }
 
 // NewArchives returns an Archives that uses no proxy, because it connects to pods.
@@ -20,25 +20,45 @@ func NewArchives() *Archives {
 }
 
 // Report implements recordarchive.Archives.
-func (a *Archives) Report(ctx context.Context, address string) (out *archiving.Report, err error) {
+func (a *Archives) Report(ctx context.Context, address string) (*archiving.Report, error) {
+	out := &archiving.Report{}
+	if err := a.read(ctx, address, out); err != nil {
+		return nil, err
+	}
+	if out.State == "" {
+		return nil, fmt.Errorf("GET http://%s%s: the answer is not that of an archiver", address, archiving.Path)
+	}
+	return out, nil
+}
+
+// SourceReport implements recordstore.Sources.
+func (a *Archives) SourceReport(ctx context.Context, address string) (*archiving.SourceReport, error) {
+	out := &archiving.SourceReport{}
+	if err := a.read(ctx, address, out); err != nil {
+		return nil, err
+	}
+	if out.State != archiving.Starting && out.State != archiving.Serving {
+		return nil, fmt.Errorf("GET http://%s%s: the answer is not that of the source of a restore", address, archiving.Path)
+	}
+	return out, nil
+}
+
+// read reads the report of a process into out.
+func (a *Archives) read(ctx context.Context, address string, out any) (err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+archiving.Path, http.NoBody)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	answer, err := a.client.Do(request)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, answer.Body.Close()) }()
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("GET %s: %s", request.URL, answer.Status)
+		return fmt.Errorf("GET %s: %s", request.URL, answer.Status)
 	}
-	out = &archiving.Report{}
 	if err := json.NewDecoder(io.LimitReader(answer.Body, reportMax)).Decode(out); err != nil {
-		return nil, fmt.Errorf("GET %s: %w", request.URL, err)
+		return fmt.Errorf("GET %s: %w", request.URL, err)
 	}
-	if out.State == "" {
-		return nil, fmt.Errorf("GET %s: the answer is not that of an archiver", request.URL)
-	}
-	return out, nil
+	return nil
 }

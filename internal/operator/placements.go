@@ -201,6 +201,13 @@ func metaOf(store *v1alpha1.RecordStore, shardsMin int32) (placement.Meta, error
 	if most := store.Spec.Groups.Max; most != nil {
 		meta.GroupsMax = int(*most)
 	}
+	if r := store.Spec.Restore; r != nil {
+		meta.Restore = &placement.Restore{Source: workload.RestoreAddress(store.Namespace, store.Name), Listing: true,
+			Partly: r.Partly}
+		if s := store.Status.Restore; s != nil {
+			meta.Restore.At = s.Time
+		}
+	}
 	return meta, meta.Validate()
 }
 

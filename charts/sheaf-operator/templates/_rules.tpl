@@ -34,6 +34,7 @@
   - services
   verbs:
   - create
+  - delete
   - list
   - patch
   - watch
@@ -41,14 +42,6 @@
   - apps
   resources:
   - deployments
-  verbs:
-  - create
-  - list
-  - patch
-  - watch
-- apiGroups:
-  - apps
-  resources:
   - statefulsets
   verbs:
   - create
