@@ -168,7 +168,8 @@ func (e *etcdPlay) Restoring(ctx context.Context, namespace, name string, wait [
 	if err != nil {
 		return err
 	}
-	return e.put(ctx, fmt.Sprintf("%s/%s/meta", registry.PrefixDefault, workload.Placement(namespace, name)), string(value))
+	key := fmt.Sprintf("%s/%s/meta", registry.PrefixDefault, workload.Placement(namespace, name))
+	return e.put(ctx, key, string(value))
 }
 
 // Serve registers shards and creates the groups that are wanted on them. It returns, for each shard, the groups that

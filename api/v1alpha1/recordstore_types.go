@@ -135,8 +135,8 @@ type RecordStoreSpec struct {
 	Restore *Restore `json:"restore,omitempty"`
 }
 
-// Restore says which archive a new store is restored from, and as of when. groups.routing and groups.count must be those
-// of the archived store.
+// Restore says which archive a new store is restored from, and as of when. groups.routing and groups.count must be
+// those of the archived store.
 // +kubebuilder:validation:XValidation:rule="!has(self.credentialsSecretRef) || !has(self.serviceAccountName)",fieldPath=".serviceAccountName",message="give credentialsSecretRef or serviceAccountName, not both: remove one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.time) || !has(self.point)",fieldPath=".point",message="give time or point, not both: remove one of them"
 type Restore struct {

@@ -83,7 +83,8 @@ func ofStore(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
 // because it does no harm, and because the source may have to run again after etcd was set back.
 func restorePolicy(store *v1alpha1.RecordStore) *networkingv1.NetworkPolicy {
 	return networkPolicy(store, Restore(store.Name), ContainerRestore,
-		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortRestore), From: []networkingv1.NetworkPolicyPeer{ofStore(store)}},
+		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortRestore),
+			From: []networkingv1.NetworkPolicyPeer{ofStore(store)}},
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortRestoreHTTP)},
 	)
 }
