@@ -21,8 +21,11 @@ const (
 	operatorName      = "sheaf-operator"
 )
 
-// image and operatorImage are the images under test. They were loaded into the cluster beforehand.
-var image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE")
+// These are the images under test. They were loaded into the cluster beforehand.
+var (
+	image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE")
+	archiveImage         = os.Getenv("E2E_ARCHIVE_IMAGE")
+)
 
 // nextImage and nextOperatorImage are the images for upgrades. They behave like the first ones but have another
 // digest.
@@ -45,7 +48,8 @@ var endOperatorWatch func()
 // The first of the suite's processes installs the operator for all processes.
 var _ = SynchronizedBeforeSuite(func() {
 	Expect(os.Getenv("KUBECONFIG")).NotTo(BeEmpty(), "KUBECONFIG names the cluster: run this by `make e2e`")
-	Expect(image).NotTo(BeEmpty(), "E2E_IMAGE and E2E_OPERATOR_IMAGE name the images: run this by `make e2e`")
+	Expect(image).NotTo(BeEmpty(), "E2E_IMAGE, E2E_OPERATOR_IMAGE and E2E_ARCHIVE_IMAGE name the images: run this by "+
+		"`make e2e`")
 	endOperatorWatch = watchOperators()
 	installOperator()
 }, func() {})
@@ -99,6 +103,7 @@ func installOperatorOf(chart string, values ...string) {
 		"--timeout", "3m",
 		"--set", "image.repository=" + repository(operatorImage), "--set", "image.tag=" + tag(operatorImage),
 		"--set", "sheaf.image.repository=" + repository(image), "--set", "sheaf.image.tag=" + tag(image),
+		"--set", "archive.image.repository=" + repository(archiveImage), "--set", "archive.image.tag=" + tag(archiveImage),
 	}
 	for _, v := range values {
 		args = append(args, "--set", v)

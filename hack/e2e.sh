@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the e2e suite (e2e/README.md) on the cluster of KUBECONFIG. That cluster must have the images E2E_IMAGE and
-# E2E_OPERATOR_IMAGE, and the images to upgrade to, E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE. Without KUBECONFIG,
+# Runs the e2e suite (e2e/README.md) on the cluster of KUBECONFIG. That cluster must have the images E2E_IMAGE,
+# E2E_OPERATOR_IMAGE and E2E_ARCHIVE_IMAGE, and the images to upgrade to, E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE. Without KUBECONFIG,
 # the script starts a cluster, loads the images into it, and removes it at the end.
 # FOCUS=words runs only matching scenarios. LABELS=smoke runs only those with that label. SKIP=words skips scenarios.
 # PROCS=n runs n scenarios at a time (default 3). FLAKE_ATTEMPTS=n tries a failing scenario n times in all (default 1).
@@ -25,6 +25,7 @@ trap finish EXIT
 
 tag=${IMAGE_TAG:-e2e}
 export E2E_IMAGE=${E2E_IMAGE:-localhost/sheaf:$tag} E2E_OPERATOR_IMAGE=${E2E_OPERATOR_IMAGE:-localhost/sheaf-operator:$tag}
+export E2E_ARCHIVE_IMAGE=${E2E_ARCHIVE_IMAGE:-localhost/sheaf-archive:$tag}
 # Scenarios with the label smoke do not upgrade anything.
 next=-next
 if [ "${LABELS-}" = smoke ]; then
@@ -42,7 +43,8 @@ if [ -z "${KUBECONFIG-}" ]; then
   up=$!
 fi
 export KUBECONFIG CGO_ENABLED=0
-pack() { make --no-print-directory image IMAGES='sheaf sheaf-operator' IMAGE_TAG="$tag$1" ${1:+REVISION="$tag$1"}; } # pack SUFFIX
+images='sheaf sheaf-operator sheaf-archive'
+pack() { make --no-print-directory image IMAGES="$images" IMAGE_TAG="$tag$1" ${1:+REVISION="$tag$1"}; } # pack SUFFIX
 local=
 [ "$KUBECONFIG" != "$PWD/.cache/cluster/kubeconfig" ] || local=1
 [ -z "$local" ] || pack "$next"
@@ -58,7 +60,7 @@ go run github.com/onsi/ginkgo/v2/ginkgo version
 # images.
 if [ -n "$local" ]; then
   export E2E_CLUSTER=$PWD/$cluster
-  load() { for archive in sheaf sheaf-operator; do $cluster load bin/images/$archive.tar >/dev/null; done; }
+  load() { for archive in $images; do $cluster load bin/images/$archive.tar >/dev/null; done; }
   load
   # The next images contain the same binaries. A different label gives them a different digest. The images under test
   # are built last, so that they remain in bin/images.
