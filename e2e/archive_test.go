@@ -15,6 +15,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client"
@@ -256,5 +257,34 @@ spec: {storeRef: {name: q}, url: %q, credentialsSecretRef: {name: bucket}, inter
 			"/lost/ids", "--server", "q-gateway."+s.name+".svc:7600")
 		Expect(ok).To(BeTrue(), printed)
 		l.check()
+	})
+
+	It("becomes a store of another shape, after everything else is lost", func() {
+		first := s.storeQ(Default)
+		s.awaitArchived(time.Now(), 2*time.Minute)
+		kubectl("delete", "-n", s.name, "recordarchive/q", "recordstore/q", "shardpool/main", "--wait=true", "--timeout=2m")
+		kubectl("delete", "pvc", "-n", s.name, "--all", "--wait=true", "--timeout=2m")
+
+		class := s.name + "-restored"
+		s.diskSet(class+"-etcd", "ext4", diskSpec{"n1", s.disk("n1", "archive-etcd", "256M"), "240Mi"})
+		s.diskSet(class, "btrfs", diskSpec{"n1", s.disk("n1", "archive-1", "256M"), "240Mi"},
+			diskSpec{"n2", s.disk("n2", "archive-2", "256M"), "240Mi"},
+			diskSpec{"n3", s.disk("n3", "archive-3", "256M"), "240Mi"})
+		s.makeStore(class+"-etcd", "replication: {copies: 3}", fmt.Sprintf("restore: {url: %q, credentialsSecretRef: {name: bucket}, storeUID: %s}",
+			bucket.url(), first.Status.StoreUID))
+		s.makePool("main", class, 3, "fileSystem: {type: btrfs}")
+		s.awaitStore("q", 5*time.Minute)
+		second := s.storeQ(Default)
+		Expect(second.Status.StoreUID).NotTo(Equal(first.Status.StoreUID))
+		Expect(condition(second.Status.Conditions, v1alpha1.ConditionRestored)).To(HaveField("Status", metav1.ConditionTrue))
+		l.store = s.goClient()
+		l.check()
+
+		By("the source goes, and the store takes writes")
+		Eventually(func() map[string]pod {
+			return s.pods("app.kubernetes.io/component=restore")
+		}).WithTimeout(2 * time.Minute).Should(BeEmpty())
+		l.start()
+		l.finish(100)
 	})
 })
