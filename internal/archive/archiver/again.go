@@ -23,7 +23,8 @@ type catchUp int
 const (
 	catchUpNone catchUp = iota // the group continues with entries
 	// catchUpDue means that the group's leader has said that deletes are missing. The group waits until all of its new
-	// entries are in the bucket. If another leader, which has the deletes, answers first, the group continues with entries.
+	// entries are in the bucket. If another leader, which has the deletes, answers first, the group continues with
+	// entries.
 	catchUpDue
 	catchUpRuns // a copy was requested, and no new entries are taken
 )

@@ -39,11 +39,13 @@ type model struct {
 
 // modelGroup is one group of a model.
 type modelGroup struct {
-	id      uuid.UUID
-	name    string
-	all     []format.Entry // everything that was written, by index
-	kept    []format.Entry // the entries that compaction has kept
-	dropped []uint64       // indexes of entries that superseded versions which compaction dropped despite the hold
+	id   uuid.UUID
+	name string
+	all  []format.Entry // everything that was written, by index
+	kept []format.Entry // the entries that compaction has kept
+	// dropped has the indexes of deletes that compaction dropped, and of the entries that superseded versions which it
+	// dropped despite the hold.
+	dropped []uint64
 	floor   uint64
 	deletes uint64 // index up to which deletes may be missing
 	known   bool   // whether the floor is known
@@ -125,8 +127,8 @@ func (m *model) blob(data []byte) format.BlobRef {
 	return ref
 }
 
-// compact drops superseded versions, and deletes of which no older version is left. It respects the hold unless the disk
-// is full.
+// compact drops superseded versions, and deletes of which no older version is left. It respects the hold unless the
+// disk is full.
 func (m *model) compact(g *modelGroup, full bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,6 +143,7 @@ func (m *model) compact(g *modelGroup, full bool) {
 		if !superseded && e.Kind == format.KindDelete {
 			if (full || !g.held || e.Index <= g.hold) && e.RequestID == [16]byte{} && !hasOlder(g.kept[:i], e.ID) {
 				g.deletes, kept[i].Index = max(g.deletes, e.Index), 0
+				g.dropped = append(g.dropped, e.Index)
 			}
 			continue
 		}
@@ -386,8 +389,8 @@ func (c *modelCopy) Open(_ context.Context, name string, offset int64) (io.ReadC
 }
 
 // compare checks one archived group. It returns an error for an entry that is missing although the archive claims to
-// have it, for an entry that was never written, for a wrong state as of an index at which the archive claims to be exact,
-// and for a hole without a reason. In a hole, the archive may have deletes that stand for others with other indexes.
+// have it, for an entry that was never written, for a wrong state as of an index at which the archive claims to be
+// exact, and for a hole without a reason. In a hole, the archive may have deletes that stand for others with other indexes.
 func (g *modelGroup) compare(r *readable, through uint64) error {
 	if r.through < through {
 		return fmt.Errorf("group %s: it is readable up to %d, not to %d", g.name, r.through, through)
@@ -441,7 +444,8 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 	return nil
 }
 
-// checkStates compares the archive's state with the written one as of each index at which the archive claims to be exact.
+// checkStates compares the archive's state with the written one as of each index at which the archive claims to be
+// exact.
 func (g *modelGroup) checkStates(r *readable, written map[uint64]*format.Entry) error {
 	want, have := make(map[int64]uint64), make(map[int64]uint64)
 	apply := func(state map[int64]uint64, e *format.Entry) {

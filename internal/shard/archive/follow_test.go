@@ -264,8 +264,8 @@ func TestALongPieceComesInMessages(t *testing.T) {
 	}
 }
 
-// Entries do not help a caller that is below the floor of deletes, even if a compaction raises this floor while they are
-// sent. The entries that were sent before count. A caller at or above the floor continues.
+// Entries do not help a caller that is below the floor of deletes, even if a compaction raises this floor while they
+// are sent. The entries that were sent before count. A caller at or above the floor continues.
 func TestACallerBelowTheDeletesThatAreMissingCopiesAgain(t *testing.T) {
 	g, at, below := newFake("g", 50), newFake("at", 9), newFake("below", 9)
 	at.deletes, below.deletes = 4, 4
