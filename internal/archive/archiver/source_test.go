@@ -390,7 +390,8 @@ func (c *modelCopy) Open(_ context.Context, name string, offset int64) (io.ReadC
 
 // compare checks one archived group. It returns an error for an entry that is missing although the archive claims to
 // have it, for an entry that was never written, for a wrong state as of an index at which the archive claims to be
-// exact, and for a hole without a reason. In a hole, the archive may have deletes that stand for others with other indexes.
+// exact, and for a hole without a reason. In a hole, the archive may have deletes that stand for others with other
+// indexes.
 func (g *modelGroup) compare(r *readable, through uint64) error {
 	if r.through < through {
 		return fmt.Errorf("group %s: it is readable up to %d, not to %d", g.name, r.through, through)

@@ -347,8 +347,8 @@ func TestDeletesAboveAnIgnoredHoldStay(t *testing.T) {
 
 // TestAMemberThatNeverHeardOfAHoldTellsWhichDeletesItDropped checks the case in which the history floor does not show
 // that a delete is missing. A member that has not been told of the hold drops versions and tombstones as if there were
-// no archive. If it becomes the leader, the archive is told a history floor from which on reads are exact, but the archive
-// itself still has a put of the deleted record from before.
+// no archive. If it becomes the leader, the archive is told a history floor from which on reads are exact, but the
+// archive itself still has a put of the deleted record from before.
 func TestAMemberThatNeverHeardOfAHoldTellsWhichDeletesItDropped(t *testing.T) {
 	for _, settled := range []bool{false, true} {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
