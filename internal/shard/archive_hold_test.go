@@ -299,8 +299,8 @@ func TestHoldsKeepOnlySoMuch(t *testing.T) {
 	})
 }
 
-// Deletes above the hold stay while only bytes of superseded versions are given up. If a volume runs out of space, they go,
-// too, even if they are all that the hold keeps. The archiver then learns that it must copy the group again.
+// Deletes above the hold stay while only bytes of superseded versions are given up. If a volume runs out of space, they
+// go, too, even if they are all that the hold keeps. The archiver then learns that it must copy the group again.
 func TestDeletesGiveWayToSpaceLast(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
