@@ -42,7 +42,7 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	opts := l.opts
 	opts.Durable = nil // Durable covers only data that was written before this process started
 	// The load does not use the caller's context, because the group would remain out of service if that context were
-	// cancelled.
+	// canceled.
 	next, _, loadErr := Load(context.WithoutCancel(ctx), opts, nil)
 	if err := errors.Join(err, loadErr); err != nil {
 		return fail(next, err)

@@ -81,9 +81,9 @@ const (
 	aheadFactor   = 16       // zeros are written for this many writes of the same size
 	aheadMax      = 256 << 10
 	aheadMin      = 16 << 10
-	// aheadShare and aheadShareIndex are divisors. At most the size of the segment's content divided by one of them is
-	// written as zeros, or aheadMin if that is more. There is a limit because a start after a kill reads the zeros.
-	// aheadShareIndex applies to Index residency, where such a start reads little else.
+	// aheadShare and aheadShareIndex are divisors: the zeros take at most the size of the segment's content divided by one
+	// of them, or aheadMin if that is more. They are limited because a start after a kill reads them. aheadShareIndex
+	// applies to Index residency, where such a start reads little else.
 	aheadShare      = 32
 	aheadShareIndex = 256
 )

@@ -56,7 +56,7 @@ type applier struct {
 	blobs  *blobSet
 }
 
-// chunk adds entries to the index.
+// chunk adds entries to the index while it holds state.mu.
 func (a applier) chunk(entries []tailEntry) error {
 	a.state.mu.Lock()
 	defer a.state.mu.Unlock()

@@ -110,7 +110,7 @@ func (b *blobSet) hold() {
 	b.holds++
 }
 
-// release ends a hold. After the last hold, it removes the files of the blobs that are no longer needed.
+// release undoes one call of hold. After the last one, it removes the files of the blobs that are no longer needed.
 func (b *blobSet) release() {
 	var remove []uuid.UUID
 	b.mu.Lock()
@@ -126,8 +126,8 @@ func (b *blobSet) release() {
 	}
 }
 
-// pin records a reader of a blob, even if the blob is dropped. It may be called only during a hold. As with open, the
-// method close ends the reading.
+// pin records a reader of a blob, even if the blob was dropped. It may be called only between hold and release. Like a
+// call of open, it is undone with close.
 func (b *blobSet) pin(id uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,7 +219,7 @@ func (b *sharedBlob) Close() error {
 }
 
 // CreateBlob creates a blob file. The result's Commit makes the file durable. The blob is invisible until an entry
-// refers to it. The next load removes a blob to which no entry refers as garbage.
+// refers to it. If no entry ever does, the next load removes the blob.
 func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err

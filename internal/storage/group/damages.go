@@ -15,7 +15,7 @@ import (
 // concurrent use. Its lock is held only for operations in memory, and no other lock is taken while it is held.
 type damages struct {
 	logger *slog.Logger
-	// count is the number of damages. Readers check the other fields only if it is not 0.
+	// count is the length of all. Readers look at the other fields only if it is not 0.
 	count atomic.Int32
 
 	mu  sync.RWMutex

@@ -131,9 +131,9 @@ func (e *Export) add(f transfer.File) {
 	e.Bytes += f.Bytes
 }
 
-// endOf returns the offset at which the entries with indexes up to at end in a segment. It also returns the index of
-// the last of these entries in file order. Every void entry lies before that last entry or after the returned offset,
-// because committed entries are never truncated.
+// endOf returns the offset in a segment at which the entries with indexes at or below `at` end. It also returns the
+// index of the last of these entries in file order. Every void entry lies before that last entry or after the returned
+// offset, because committed entries are never truncated.
 func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
 	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error

@@ -127,8 +127,8 @@ func (f *folder) retire(s *segment) {
 	s.unpin()
 }
 
-// ordinalStep is the difference between the ordinals of neighbouring segments. It leaves the odd ordinal after each
-// even one free. If compaction replaces a segment, the new segment gets this ordinal.
+// ordinalStep is the difference between the ordinals of adjacent segments. It leaves the odd ordinal after each even
+// one free. If compaction replaces a segment, the new segment gets this ordinal.
 const ordinalStep = 2
 
 // Create durably creates the files of a new, empty group with the given Raft voters. The folder must not exist, or must

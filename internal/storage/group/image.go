@@ -62,8 +62,8 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	return nil
 }
 
-// walk reads the first size bytes of a segment's file, bypassing the page cache, into a new image that has space for
-// room bytes. It walks the frames while the reads are in progress. Once the first reads have started, walk calls the
+// walk reads the first `size` bytes of a segment's file, bypassing the page cache, into a new image that has space for
+// `room` bytes. It walks the frames while the reads are in progress. Once the first reads have started, walk calls the
 // function begin, which returns the replay.Walk to continue. It calls the function onto for each part that has been
 // read, with the part's size.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,

@@ -280,7 +280,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 	}
 }
 
-// receiveBlobs copies the blobs to which entries refer from one log to another.
+// receiveBlobs copies, from one log to another, the blobs to which entries refer.
 func receiveBlobs(from, to *Log, entries []*raftpb.Entry) error {
 	missing, err := to.MissingBlobs(entries)
 	for _, ref := range missing {

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// loading is a Load in progress. It holds intermediate results, and the parts of the log that it fills.
+// loading is the state of one Load call: intermediate results, and the parts of the log that it fills.
 type loading struct {
 	*parts
 	log *Log // nil until the memory budget has granted the memory
@@ -233,7 +233,7 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 	return true, nil
 }
 
-// checkHeader compares a segment's header with the manifest. The argument there is true if the segment's file exists.
+// checkHeader compares a segment's header with the manifest. The argument `there` is true if the segment's file exists.
 // If the segment has an image, checkHeader reads the header from the image. If the file is missing or its header
 // differs from the manifest, checkHeader returns damage, which affects only the header. If the header belongs to
 // another group or store, or has a newer version, checkHeader returns an error.

@@ -111,7 +111,7 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 func (ld *loading) findCommit() error {
 	ld.holdBackConf()
 	if ld.last != nil {
-		// With these terms, isValid recognises the entries in the tail that a later leader has made void.
+		// With these terms, isValid recognizes the entries in the tail that a later leader has made void.
 		ld.state.terms = ld.last.Terms
 		defer func() { ld.state.terms = nil }() // dropVoid later computes the terms of all segments
 	}

@@ -111,7 +111,7 @@ func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 		return nil
 	}
 	if end <= int64(len(s.image)) {
-		// Memory at and beyond the offset that read holds was never written to.
+		// Memory at or beyond the offset `read` was never written to.
 		clear(s.image[end:max(end, min(read, int64(len(s.image))))])
 		return nil
 	}

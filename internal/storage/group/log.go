@@ -28,7 +28,7 @@ type Log struct {
 	editor editor
 
 	changed signal // fires when an entry is applied, and when the log is closed
-	// received counts the blobs for which a writer was created. It is part of the names of incomplete files.
+	// received counts the blobs for which a writer was created. The names of incomplete files contain this number.
 	received   atomic.Uint64
 	compacting longlock.Mutex // held by Compact and by repairs, so that only one of them runs at a time
 }

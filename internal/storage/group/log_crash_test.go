@@ -56,7 +56,7 @@ type workload struct {
 
 	valid []modelEntry // the appended entries, without void ones
 	other []modelEntry // entries that the last truncation made void; the first one has the index otherAt
-	// otherAt is 0 if these entries must not be appended again.
+	// otherAt is the index of the first entry in other, or 0 if these entries must not be appended again.
 	otherAt uint64
 }
 

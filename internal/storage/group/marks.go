@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// markFile writes the mark file.
+// markFile writes a log's mark file, which records how far the log is synced.
 type markFile struct {
 	fs  vfs.FS
 	dir string

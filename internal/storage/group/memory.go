@@ -65,7 +65,7 @@ func (m *memory) ask(want int64) error {
 	return nil
 }
 
-// release returns memory that is not in use to the budget, if it is more than memorySlackBytes.
+// release returns unused memory to the budget, if it is more than memorySlackBytes.
 func (m *memory) release() {
 	used := m.used()
 	m.mu.Lock()

@@ -107,7 +107,7 @@ func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 }
 
 // moved updates the index and the used flags after an applied version was moved from one location to another, or was
-// dropped. If the version was dropped, the argument to is 0.
+// dropped. If the version was dropped, the argument `to` is 0.
 func (p *places) moved(id int64, from, to index.Loc) {
 	if to == 0 {
 		p.table.CompareAndDelete(id, from)

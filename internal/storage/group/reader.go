@@ -67,7 +67,7 @@ func (v view) frames(from int64, fn func(step *segio.FrameStep) bool) error {
 	return v.framesOf(from, v.end, nil, fn)
 }
 
-// framesOf is like frames, but stops at the offset to, at which a frame must end. If the function pass is not nil,
+// framesOf is like frames, but stops at the offset `to`, at which a frame must end. If the function pass is not nil,
 // framesOf skips the content of the frames for which pass returns true.
 func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool) error {
 	var r *segio.FrameReader

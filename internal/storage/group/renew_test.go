@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestVerifyWritesBadSmallFilesAnew damages bytes of small files while a log is open. A verify must report the damage
-// and durably rewrite the file, and no entry may count as damaged.
+// TestVerifyWritesBadSmallFilesAnew damages bytes of small files while a log is open. Verify must report the damage and
+// durably rewrite the file, and no entry may count as damaged.
 func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 	for _, kind := range []string{format.ManifestName, format.MarkName, format.ReplicaName, format.HintPrefix} {
 		t.Run(kind, func(t *testing.T) {

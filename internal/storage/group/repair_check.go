@@ -105,7 +105,7 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	return err
 }
 
-// entryChecksum returns the entry CRC that an entry's frame has.
+// entryChecksum returns the entry CRC that is stored in an entry's frame.
 func entryChecksum(e *format.Entry) uint32 {
 	b := format.AppendFrame(nil, format.SegmentID{}, 0, e)
 	return format.Checksum(b[format.AtKind : format.FrameHeaderBytes+len(e.Attributes)+len(e.Data)])

@@ -34,7 +34,7 @@ type IndexRange struct{ First, Last uint64 }
 // Repair lists the data that the repair of one damaged file needs.
 type Repair struct {
 	File string
-	// Ranges, for a segment, are the indexes of the entries that a peer's Log.ReadRange must supply. It is empty if no
+	// Ranges holds, for a segment, the indexes of the entries that a peer's Log.ReadRange must supply. It is empty if no
 	// entry was hit.
 	Ranges []IndexRange
 	Blob   *format.BlobRef // for a blob, the reference to it; Log.BlobWriter must receive the whole blob
@@ -128,7 +128,7 @@ func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, err
 // RangeAnswer is the part of a requested range of entries that a peer has.
 type RangeAnswer struct {
 	Entries []*raftpb.Entry // the peer's entries with an index from First to Through
-	// Through is the index up to which Entries is complete. It has every valid entry from First to Through.
+	// Through is the index up to which Entries is complete: every valid entry from First to Through is in Entries.
 	Through uint64
 	Applied uint64 // the peer's applied index when it read the entries
 }

@@ -124,7 +124,7 @@ func (p *rangeRepair) checkSpace() error {
 	return p.editor.checkSpace(need, len(p.s.kept)+len(p.given), need)
 }
 
-// copyAll writes the kept and given entries, sorted by index.
+// copyAll writes the entries that this log kept and those that the peer supplied, sorted by index.
 func (p *rangeRepair) copyAll() error {
 	g, k := 0, 0
 	var failed error

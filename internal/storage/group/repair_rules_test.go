@@ -105,7 +105,7 @@ func TestRule4_NoHintHidesDamage(t *testing.T) {
 	}
 }
 
-// TestLoadOfSeveralVotersWithADamagedTail checks that an entry that may have completed a quorum is neither treated as
+// TestLoadOfSeveralVotersWithADamagedTail checks that an entry that may have completed a quorum is treated neither as
 // lost nor as committed.
 func TestLoadOfSeveralVotersWithADamagedTail(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {

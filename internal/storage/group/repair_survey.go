@@ -55,7 +55,8 @@ type knownEntry struct {
 // survey reads a sealed segment, and determines which entries are missing.
 func (r *reader) survey(v view) (*survey, error) {
 	s := &survey{known: make(map[uint64]knownEntry), told: make(map[uint64]knownEntry)}
-	// v.through may be too high. After an accepted loss, the next segment may begin at a much higher index.
+	// v.through follows from the first index of the next segment. After an accepted loss, that index is far above the last
+	// index of this segment.
 	v.through = min(v.through, v.m.LastIndex)
 	r.state.mu.RLock()
 	floor := r.state.floor
@@ -134,8 +135,8 @@ func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	return k
 }
 
-// learnHeader adds an entry to a survey. The entry's index is at. Its frame, at the given offset, has a valid header,
-// which describes the entry, but damaged content.
+// learnHeader adds an entry with the index `at` to a survey. The entry's frame, at the given offset, has damaged
+// content, but a valid header, which describes the entry.
 func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 	row, ok := s.known[at]
 	switch {
@@ -194,11 +195,10 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	s.lost = joinRanges(s.lost)
 }
 
-// dropVoid uses the segment's rows and terms to drop void entries whose replacements are in bad bytes. In kept, a
-// version is void if no row has its index, or if the row with its index has a different location. An entry in kept
-// that is not a version is void if a row has its index, or if its term differs from the known term at that index. In
-// told, all versions are void, because no entry in told has a row. Its other entries are void if their term differs
-// from the known term.
+// dropVoid drops void entries whose replacements are in bad bytes. The segment's rows and terms show which entries are
+// void. In kept, a version is void unless a row has its index and its location. Any other entry in kept is void if a
+// row has its index, or if its term differs from the known term at that index. In told, all versions are void, because
+// no entry in told has a row. Its other entries are void if their term differs from the known term.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
 		is := format.TermAt(s.terms, at)
@@ -236,7 +236,8 @@ func (s *survey) term(at uint64) uint64 {
 	return format.TermAt(s.terms, at)
 }
 
-// replaceTerms returns term runs in which the runs in other replace those of the indexes from first to through.
+// replaceTerms returns a copy of runs in which the part from index first to index through is replaced with the runs in
+// other.
 func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
 	out := slices.Clone(format.TruncateTerms(runs, first))
 	for _, r := range other {

@@ -115,9 +115,8 @@ func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
 	return s, nil
 }
 
-// replaceSegments truncates the log at an index that is before all entries of the active segment. This index is the
-// argument first. replaceSegments removes segments that become completely void from the manifest, and begins a new
-// segment. The caller holds mu.
+// replaceSegments truncates the log at the index first, which must be below all entries of the active segment. It
+// removes segments that become completely void from the manifest, and begins a new segment. The caller holds mu.
 func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	next, err := w.createSegment(first, bytes)
 	if err != nil {
@@ -149,7 +148,7 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 func (l *Log) Close(hints bool) (err error) {
 	defer l.addNames("close", &err)
 	l.cancel()
-	// Because l.ctx is cancelled, Compact ends soon and then releases this lock. After that, it writes no more files.
+	// Because l.ctx is canceled, Compact ends soon and then releases this lock. After that, it writes no more files.
 	l.compacting.Lock()
 	defer l.compacting.Unlock()
 	l.w.mu.Lock()

@@ -17,11 +17,11 @@ import (
 )
 
 // segment is one segment file while the log is open. The log's list of segments and the readers share the object.
-// Readers pin it. The last holder that releases it closes the file and frees the memory.
+// Readers pin it. The last holder to release it closes the file and frees the memory.
 //
-// Each segment has an ordinal. A new segment takes an even ordinal, two above the ordinal of the segment before it.
-// The segment that replaces it in a compaction takes the odd ordinal above it, and the next rewrite takes the even
-// one again. As a result, an entry's old and new locations always differ, and locations are in log order.
+// Each segment has an ordinal. A new segment takes an even ordinal, two above the ordinal of the segment before it. The
+// segment that replaces it in a compaction takes the odd ordinal above it, and the next rewrite takes the even one
+// again. As a result, an entry's old and new locations always differ, and locations are in log order.
 type segment struct {
 	number  uint64
 	id      format.SegmentID

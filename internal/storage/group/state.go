@@ -237,7 +237,7 @@ func (st *state) expireSnapshots(now time.Time) {
 	}
 }
 
-// limitSnapshots drops a snapshot if the limit on their number has been reached. The caller holds mu.
+// limitSnapshots drops a snapshot if the maximum number of snapshots has been reached. The caller holds mu.
 func (st *state) limitSnapshots() {
 	if len(st.snapshots) < snapshotsMax {
 		return
@@ -298,7 +298,7 @@ func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) erro
 }
 
 // moved updates the snapshots when an applied version moves to a new location. If the version is dropped, the argument
-// to is 0. The caller holds mu.
+// `to` is 0. The caller holds mu.
 func (st *state) moved(from, to index.Loc, at uint64) {
 	for _, s := range st.snapshots {
 		s.moved(from, to, at)

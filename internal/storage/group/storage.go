@@ -141,8 +141,7 @@ const (
 	// commit times are not trusted, because commit times also jump when a leader's clock is changed, or when a machine
 	// with a different clock becomes leader.
 	commitStepMax = 10 * time.Second
-	// clockErrorMax is the greatest error of a machine's clock with which a start still reads all requests that must be
-	// remembered.
+	// clockErrorMax is how wrong a machine's clock may be for a start to still read all requests that must be remembered.
 	clockErrorMax = 24 * time.Hour
 )
 

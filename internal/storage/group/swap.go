@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// rewrite describes the replacement of neighbouring segments with one segment that lacks some of their entries.
+// rewrite describes the replacement of adjacent segments with one segment that lacks some of their entries.
 type rewrite struct {
 	old []*segment // the neighbouring segments, in order
 	// next is the new segment. Its ordinal is that of old[0] with the lowest bit inverted. Its file is durable, and its
@@ -33,8 +33,8 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move describes a version that a rewrite keeps at a new location or drops. If the version is dropped, the field to is
-// 0.
+// move describes a version that a rewrite keeps at a new location or drops. If the version is dropped, the field `to`
+// is 0.
 type move struct {
 	id       int64
 	index    uint64
@@ -89,7 +89,7 @@ func (e *editor) awaitHints() {
 	e.hints.writing.Wait()
 }
 
-// begin creates the file of a segment that replaces neighbouring segments. The argument old is the first of these.
+// begin creates the file of a segment that replaces adjacent segments. The argument old is the first of these.
 func (e *editor) begin(old view) (*rewrite, error) {
 	e.w.mu.Lock()
 	next, err := e.folder.create(old.first, old.ordinal^1, true)

@@ -27,7 +27,7 @@ var (
 // Residency says which parts of a group are kept in memory.
 type Residency int
 
-// These are the residencies.
+// These are the values of Residency.
 const (
 	Index    Residency = iota // the ids and locations of records; their data is read from the files
 	Resident                  // in addition, the whole content of each segment
@@ -68,9 +68,10 @@ type Options struct {
 	Spare   func() int64
 	Loader  *segio.Loader    // shared by all logs on the volume; if nil, the log creates a small loader
 	Journal *journal.Journal // the volume's journal, which SyncShared uses; nil if there is none
-	// Durable makes everything durable that the files of all groups on the volume contained when this process started.
-	// Every Load calls Durable, possibly concurrently. This process must not write to the group's files between the
-	// beginning of Durable and the Load. If Durable is nil or fails, Load syncs the group's file instead.
+	// Durable syncs the files of all groups on the volume. After that, everything that they contained when this process
+	// started is durable. Every Load calls Durable, possibly concurrently. This process must not write to the group's
+	// files between the beginning of Durable and the Load. If Durable is nil or fails, Load syncs the group's file
+	// instead.
 	Durable func() error
 	// Plan is a result of PlanLoad. It saves Load from reading the same files again. Nothing may change the folder
 	// between PlanLoad and Load. Plan may be nil.
@@ -98,7 +99,7 @@ type Need struct {
 // Outcome is the result of a load.
 type Outcome int
 
-// These are the outcomes.
+// These are the values of Outcome.
 const (
 	Loaded    Outcome = iota + 1 // every byte is intact
 	Truncated                    // a torn tail above the synced mark was truncated

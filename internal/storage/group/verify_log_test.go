@@ -243,8 +243,8 @@ func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
 	return c.FS.OpenDirect(name)
 }
 
-// TestVerifyOfALogTakesNoDroppedBlobForDamage runs a verify of an open log while a compaction drops a blob together
-// with the entry that referred to it. The missing blob must not count as damaged. Any other missing blob must.
+// TestVerifyOfALogTakesNoDroppedBlobForDamage verifies an open log while a compaction drops a blob together with the
+// entry that referred to it. The missing blob must not count as damaged. Any other missing blob must.
 func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
 	fs := &compactsFirst{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))

@@ -51,8 +51,8 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 		ok(t, c.change())
 	}
 	ok(t, errors.Join(c.sync(), c.apply()))
-	// In one of three cases, chosen at random, this is left out. The commit index in the last state frame then does not
-	// cover all entries.
+	// An empty batch stores the commit index of all entries so far. In one of three cases, chosen at random, it is left
+	// out, so that the commit index in the last state frame does not cover all entries.
 	if c.random.IntN(3) > 0 {
 		ok(t, c.appendBatch(c.model.last+1, nil))
 		ok(t, c.sync())
@@ -290,7 +290,7 @@ func (c *walkCase) sameRanges(damages []format.Damage) error {
 	return nil
 }
 
-// checkOpen loads the log, and checks its reads, its verify, and the survey of its repair.
+// checkOpen loads the log, and checks its reads, the result of Verify, and the survey before a repair.
 func (c *walkCase) checkOpen() (err error) {
 	opts := c.fork()
 	l, report, err := Load(context.Background(), opts, nil)

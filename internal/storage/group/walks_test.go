@@ -11,11 +11,10 @@ import (
 )
 
 // TestTheWalksAgree checks that several walks over a log agree on which entries are valid after leaders have truncated
-// the log, and on which valid entries bad bytes may hide. The walks are those of Load, reads, verify, the survey
-// before a repair, RepairDir and AcceptLoss. On random logs with truncations, compaction, damage and torn tails, their
-// results must equal those of a simple model. By default the test uses the logs of the first seeds, and of the seeds
-// in the variable telling. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS select other logs. `make soak-log` uses 10,000
-// logs.
+// the log, and on which valid entries bad bytes may hide. The walks are those of Load, reads, Verify, the survey before
+// a repair, RepairDir and AcceptLoss. On random logs with truncations, compaction, damage and torn tails, their results
+// must equal those of a simple model. By default the test uses the logs of the first seeds, and of the seeds in the
+// variable telling. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS select other logs. `make soak-log` uses 10,000 logs.
 func TestTheWalksAgree(t *testing.T) {
 	first, seeds := uint64(0), uint64(2400)
 	switch {
@@ -45,8 +44,9 @@ func TestTheWalksAgree(t *testing.T) {
 // the last index.
 var telling = []uint64{2535}
 
-// The results are known to differ for 9 of 100,000 logs, mostly because Load refuses a log with several damages above
-// its commit index. If the results differ for more than differMax of differLogs random logs, there must be a new bug.
+// The results are known to differ for 9 of 100,000 logs, mostly because Load refuses a log with several damaged places
+// above its commit index. If the results differ for more than differMax of differLogs random logs, there must be a new
+// bug.
 const (
 	differLogs = 10_000
 	differMax  = 5

@@ -278,7 +278,8 @@ func (t *Table) fillStripe(s *stripe, from, to int, ids []int64, places []uint64
 // mu.
 func (t *Table) slotFor(s *stripe, hash uint64, id int64) (*slot, error) {
 	if s.slots != nil {
-		// An id that the table already has needs no new slot. Its operation must not fail, even if the table cannot grow.
+		// An id that the table already has needs no new slot. Operations on such an id must not fail, even if the table
+		// cannot grow.
 		if at := s.find(hash, id); at.loc != 0 || (s.used+1)*loadMaxDen <= len(s.slots)*loadMaxNum {
 			return at, nil
 		}

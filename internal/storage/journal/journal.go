@@ -325,15 +325,15 @@ func (j *Journal) giveUp(err error) {
 	}
 }
 
-// release asks the members with data in a half to sync their own files. The caller holds mu.
+// release asks the members whose data is in one of the two files to sync their own files. The caller holds mu.
 func (j *Journal) release(h *half) {
 	for m := range h.live {
 		m.mustSync.Store(j.opts.Off.Keeps(rules.JournalSpace))
 	}
 }
 
-// halfFor returns a half with space for n bytes. If the current half is full, it begins the other half. It returns nil
-// if there is no space in either half now.
+// halfFor returns the file to which a record of n bytes can be written. If the current file is full, halfFor switches
+// to the other one. It returns nil if neither file has space now.
 func (j *Journal) halfFor(n int64) *half {
 	h := &j.halves[j.current]
 	if h.file != nil && h.end+n <= h.size {
@@ -373,8 +373,8 @@ func (j *Journal) halfFor(n int64) *half {
 	return other
 }
 
-// sizeAfter returns the size that one of the files should have when it replaces the full half h. The argument other
-// is that file. If the volume has no space for it, sizeAfter returns 0.
+// sizeAfter returns the size that the file `other` should have when it replaces the file h, which is full. If the
+// volume has no space for a larger file, this is the current size of `other`, or 0 if it does not exist.
 func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	size := j.opts.FileBytes
 	switch {
@@ -397,7 +397,8 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	return size
 }
 
-// begin puts a half into use again. The caller ensures that no group needs the half's current content.
+// begin puts file i into use again. It creates the file if it is missing or smaller than size. The caller ensures that
+// no group needs the file's current content.
 func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {

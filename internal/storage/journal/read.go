@@ -134,7 +134,7 @@ func Read(fsys vfs.FS, dir string) (Found, error) {
 	return found, nil
 }
 
-// note remembers that the record at a position holds data for every group that occurs in the argument ranges.
+// note remembers that the record at a position holds data of every group that has a range in ranges.
 func (f *Found) note(ranges []Range, at placeInTime) {
 	for i := range ranges {
 		if last, known := f.last[ranges[i].Group]; !known || at.compare(last) > 0 {

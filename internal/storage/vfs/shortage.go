@@ -11,7 +11,7 @@ import (
 // lacks lists the errors that the kernel returns if descriptors or memory are scarce, or if a call was interrupted.
 var lacks = []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR}
 
-// harmless lists operations for which an error in lacks means that they have changed nothing. The names are those in
+// harmless lists the operations that have changed nothing if they fail with an error in lacks. The names are those in
 // the errors of package os and of the test file systems.
 var harmless = []string{"open", "openat", "create", "mkdir", "rename", "stat", "lstat", "list", "fdopendir"}
 

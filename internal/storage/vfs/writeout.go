@@ -11,7 +11,7 @@ import (
 // Sync then has less to do. StartWriting guarantees nothing. It ignores errors, because that Sync reports them.
 func StartWriting(f File, offset, length int64) {
 	if fd, ok := f.Fd(); ok {
-		// an error does not matter, because the call is only advice
+		// An error does not matter, because the call is only advice.
 		_ = unix.SyncFileRange(int(fd), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 	}
 }

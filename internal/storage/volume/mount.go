@@ -52,8 +52,8 @@ func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 // Mount is like MountOf, for the folder of the volume.
 func (v *Volume) Mount() (Mount, error) { return MountOf(v.fs, v.dir) }
 
-// inMemory reports whether a file system is in memory and not on a disk. The file systems of tests say this of
-// themselves.
+// inMemory reports whether a file system is in memory and not on a disk. A file system for tests says so with its
+// method InMemory.
 func inMemory(fsys vfs.FS) bool {
 	for {
 		if on, ok := fsys.(interface{ InMemory() bool }); ok {

@@ -72,7 +72,7 @@ func (v *Volume) MeasureReadRate(limitBytes int64) (rate float64, err error) {
 	return readParts(parts)
 }
 
-// part is a piece of a file with rateReadBytes bytes.
+// part is a piece of a file. It has rateReadBytes bytes.
 type part struct {
 	file   vfs.File
 	offset int64

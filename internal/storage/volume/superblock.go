@@ -258,8 +258,8 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	return v.writeInPlace(name, one, old.older)
 }
 
-// writeInPlace overwrites both copies in the existing file, and syncs after each of them. It begins with the copy
-// that has the number in the argument first.
+// writeInPlace overwrites both copies in the existing file, and syncs after each of them. It begins with the copy whose
+// number is passed as first.
 func (v *Volume) writeInPlace(name string, one []byte, first int) (err error) {
 	f, err := v.fs.OpenWrite(name)
 	if err != nil {

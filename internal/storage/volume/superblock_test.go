@@ -36,8 +36,8 @@ func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	must.OK(t, f.Close())
 }
 
-// after returns the superblock that the next start must write if the argument before is the superblock now on the
-// disk. The step's nonce is random and cannot be predicted, so after copies it from the argument now.
+// after returns the superblock that the next start must write in place of `before`. The step's nonce is random and
+// cannot be predicted, so after copies it from `now`, the superblock that was actually written.
 func after(before, now Superblock) Superblock {
 	before.Generation++
 	before.Step.Number++

@@ -35,7 +35,7 @@ var (
 	ErrChanged          = errors.New("the device does not hold what was written to it")
 )
 
-// These are the names in the folder of a volume.
+// These are the names of the files and folders in a volume's folder.
 const (
 	lockName       = "lock"
 	superblockName = "superblock"
@@ -426,7 +426,7 @@ func groupsIn(fsys vfs.FS, volumeDir string, logger *slog.Logger) ([]uuid.UUID, 
 	}
 	groups := make([]uuid.UUID, 0, len(names))
 	for _, name := range names {
-		// uuid.Parse also accepts other spellings of a UUID, but GroupDir uses only this one.
+		// uuid.Parse also accepts other spellings of a UUID, but GroupDir uses only the canonical one.
 		group, err := uuid.Parse(name)
 		if err != nil || group.String() != name {
 			logger.Warn("a name that is no group is ignored", "folder", dir, "name", name)

@@ -127,7 +127,7 @@ func IsBlobChunk(b []byte, id uuid.UUID, number int64) bool {
 	return binary.LittleEndian.Uint32(b[n:]) == blobChunkChecksum(b[:n], id, number)
 }
 
-// blobFileWriter implements BlobWriter with one chunk of memory. Not safe for concurrent use.
+// blobFileWriter implements BlobWriter with one chunk of memory. It is not safe for concurrent use.
 type blobFileWriter struct {
 	fs     vfs.FS
 	dir    string

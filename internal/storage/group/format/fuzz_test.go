@@ -12,8 +12,8 @@ import (
 )
 
 // FuzzDecodeFrame, like all fuzz tests of decoders, checks that the decoder either refuses its input, or returns a
-// value that encodes to the same bytes. A decoder must never panic, and never allocate much more memory than its input
-// has.
+// value that encodes to the same bytes. A decoder must never panic, and must never allocate much more memory than the
+// size of its input.
 
 func FuzzDecodeFrame(f *testing.F) {
 	for _, e := range sampleEntries() {

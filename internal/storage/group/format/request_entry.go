@@ -6,7 +6,7 @@ import (
 )
 
 // Request is what a group remembers about a put or delete with a request id. It holds the result, and the fields by
-// which a later write is recognised as a repetition.
+// which a later write is recognized as a repetition.
 type Request struct {
 	RequestID  [16]byte
 	ID         int64

@@ -88,7 +88,7 @@ func fileTypeOf(magic, base string) *fileType {
 	return &fileTypes[i]
 }
 
-// dumper writes the text. Its buffer keeps the first write error until Flush returns it.
+// dumper is a file to dump, and the writer of its text. The writer keeps its first error until Flush returns it.
 type dumper struct {
 	*bufio.Writer
 	file vfs.File

@@ -247,7 +247,7 @@ func (r *repairer) quarantine() error {
 }
 
 // quarantineFile copies one file and its bad ranges. It does nothing if the file is missing. The function free returns
-// a name that is not in use yet, and that is similar to a given name.
+// a name that is similar to a given one and not in use yet.
 func (r *repairer) quarantineFile(name, folder string, damages []format.Damage, free func(string) string) (err error) {
 	f, err := r.fs.Open(path.Join(r.dir, name))
 	if errors.Is(err, iofs.ErrNotExist) {

@@ -87,7 +87,7 @@ func (r *repairer) writeSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, &s.Rows)
 }
 
-// truncateFile truncates a file after its whole frames, to the given size.
+// truncateFile truncates a segment's file to the given size, which is the offset at which its last whole frame ends.
 func (r *repairer) truncateFile(name string, size int64) error {
 	f, err := r.fs.OpenWrite(path.Join(r.dir, name))
 	if err != nil {

@@ -248,7 +248,7 @@ func (v *verifier) neighbourOf(id format.SegmentID) string {
 	return ""
 }
 
-// damage adds damages to the report.
+// damage adds the given damage to the report.
 func (v *verifier) damage(damages ...format.Damage) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overlapping returns the damages in a report that overlap a range of a file.
+// overlapping returns the damage in a report that overlaps a range of a file.
 func overlapping(report VerifyReport, name string, offset, length int64) []format.Damage {
 	var hit []format.Damage
 	for _, d := range report.Damages {
@@ -286,7 +286,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 	}
 }
 
-// TestVerifyLooksAtASealedSegmentUpToItsSizeOnly checks that verify ignores bytes after the end of a sealed segment.
+// TestVerifyLooksAtASealedSegmentUpToItsSizeOnly checks that VerifyDir ignores bytes after the end of a sealed segment.
 // After a failed sync, a segment is sealed at its synced size, and its file keeps the bytes after that.
 func TestVerifyLooksAtASealedSegmentUpToItsSizeOnly(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)

@@ -54,7 +54,7 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 }
 
 // LastIndex returns the greatest index of an entry that is valid, or was valid before it was damaged. The index range
-// of a damage can extend further, because it may include entries that were made void.
+// of a Damage can extend further, because it may include entries that were made void.
 func (r *Recovered) LastIndex() uint64 {
 	last := r.Last
 	for _, d := range r.Damages {

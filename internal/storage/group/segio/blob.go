@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// CheckBlob reads a blob's file, as many bytes at a time as the buffer has, and returns the damage in the order of
-// offsets. The argument want is the expected blob. If it is nil, the header determines the blob. CheckBlob returns an
-// error if the file could not be read.
+// CheckBlob reads a blob's file, one buffer at a time, and returns the damage in the order of offsets. The argument
+// want is the expected blob. If it is nil, the header determines the blob. CheckBlob returns an error if the file could
+// not be read.
 func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
 	add := func(offset, length int64, what string) {
 		bad = append(bad, format.Damage{Offset: offset, Length: length, What: what})

@@ -11,7 +11,7 @@ import (
 // FrameStatus describes a range of bytes that a FrameReader has examined.
 type FrameStatus int
 
-// These are the statuses of a range.
+// These are the values of FrameStatus.
 const (
 	FrameWhole FrameStatus = iota + 1 // a frame with correct CRCs and padding
 	// FrameContent is a frame with a valid header and damaged content. FrameStep.Entry has the fields of the header.

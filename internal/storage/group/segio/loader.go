@@ -221,9 +221,8 @@ func (l *Loader) readNext(r *ImageRead) bool {
 	return true
 }
 
-// readChunk reads a chunk. The file must hold at least as many of the chunk's first bytes as wanted says. If the
-// device fails to read these bytes, readChunk reads block by block, and replaces unreadable blocks with bytes that
-// pass no checksum.
+// readChunk reads a chunk. The file must hold at least the first `wanted` bytes of the chunk. If the device fails to
+// read these bytes, readChunk reads block by block, and replaces unreadable blocks with bytes that pass no checksum.
 func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRange, error) {
 	n, err := file.ReadAt(into, offset)
 	if n >= min(wanted, len(into)) {

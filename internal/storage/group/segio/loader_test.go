@@ -69,7 +69,7 @@ func TestLoaderReadsInOrder(t *testing.T) {
 	}
 }
 
-// TestLoaderUnreadableBlock checks that a sector that the device cannot read does not affect its neighbours, and is
+// TestLoaderUnreadableBlock checks that a sector that the device cannot read does not affect adjacent sectors, and is
 // never mistaken for data.
 func TestLoaderUnreadableBlock(t *testing.T) {
 	mem := vfstest.NewMem()

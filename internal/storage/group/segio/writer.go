@@ -41,8 +41,8 @@ func (w *Writer) Append(e *format.Entry) (offset int64, err error) {
 	return w.wrote(e, at)
 }
 
-// wrote adds a frame to Rows and Bytes. The frame is in buf, and at is the position in buf at which it begins. If buf
-// is large enough, wrote writes it to the file.
+// wrote adds a frame to Rows and Bytes. The frame is in buf and begins at position at. If buf is large enough, wrote
+// writes it to the file.
 func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
 	offset = w.Bytes
 	bytes := int64(len(w.buf) - at)

@@ -77,7 +77,7 @@ type Install struct {
 	blobs    []*incomingFile // nil until all segments are complete; guarded by mu
 }
 
-// incomingFile is a file that is being collected.
+// incomingFile is a file that an install needs. Some or all of its bytes may have arrived already.
 type incomingFile struct {
 	File
 	segment format.ManifestSegment // the segment's Number is the one in the file's name in the incoming folder
@@ -275,7 +275,7 @@ func (i *Install) segmentOf(name string) (int, error) {
 	}), nil
 }
 
-// removeOthers removes files that the install does not need from the incoming folder. It keeps all blobs.
+// removeOthers removes from the incoming folder the files that the install does not need. It keeps all blobs.
 func (i *Install) removeOthers() error {
 	wanted := make(map[string]bool)
 	for _, f := range i.segments {

@@ -18,10 +18,10 @@ type ownLog struct {
 	fs       vfs.FS
 	dir      string
 	manifest *format.Manifest // nil if there is no manifest, in which case the folder's other files are ignored
-	// hard state in the manifest, which readTail combines with the state records of the active segment
+	// hard is the hard state in the manifest. readTail combines it with the state records of the active segment.
 	hard format.StateRecord
 
-	// readTail sets last and walk. It assumes that any entry that may exist does exist.
+	// readTail sets the two fields below. If bad bytes may hold further entries, it assumes that they do.
 	last uint64       // index of the last entry
 	walk *replay.Walk // result of walking the active segment, or nil if there is none
 }
