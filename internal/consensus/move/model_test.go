@@ -38,7 +38,7 @@ type world struct {
 	silent     [shards]bool
 	leader     int8
 	target     int8 // index in the model's targets
-	// These are the numbers of events of each kind that may still happen.
+	// The numbers of events of each kind that may still happen:
 	retargets, silences, swaps int8
 }
 
@@ -113,7 +113,7 @@ func (w *world) state(m *model) move.State {
 	return s
 }
 
-// slotOf returns the replica of a member.
+// slotOf returns the number of a member's replica, which is its position in the arrays of a world.
 func slotOf(m placement.Member) int { return int(m.VolumeUUID[1]) }
 
 // take applies one step that the leader takes. The error names the rule that the step breaks.

@@ -176,7 +176,7 @@ func (d *decider) recordLearners() *Action {
 		now := d.Shards[shard]
 		switch {
 		case slices.ContainsFunc(d.Members, func(m placement.Member) bool { return m.Shard == shard && !d.inConf(m.RaftID) }):
-			// The learner has already been recorded.
+			// etcd already lists a learner on this shard.
 		case !now.Alive || now.Volume == uuid.Nil:
 			d.waiting = fmt.Sprintf("shard %s, which is to get a copy, is not there", shard)
 		case d.LearnersMax >= 0 && open >= d.LearnersMax:
@@ -204,8 +204,8 @@ func (d *decider) addLearner() *Action {
 	return nil
 }
 
-// extras returns the voters that the target does not want, in the order in which they may leave. Voters that are not
-// well come first, then those in the domain of another voter, then the others, and finally this leader.
+// extras returns the voters that the target does not want, in the order in which they may leave. Unhealthy voters (see
+// well) come first, then those in the domain of another voter, then the others, and finally this leader.
 func (d *decider) extras() []uint64 {
 	var out []uint64
 	for _, id := range d.voters {

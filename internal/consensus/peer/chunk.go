@@ -66,7 +66,7 @@ type receivedChunk struct {
 	field  protowire.Number
 	whole  chunkMessage // decodes messages that read cannot decode
 	buffer *[]byte      // from message.Pool
-	// chunk is the chunk of the last message, valid until the next message; nil if the last message had none.
+	// chunk is the chunk of the last message, or nil if that message had none. It is valid until the next message.
 	chunk *peerv1.FileChunk
 }
 

@@ -31,7 +31,7 @@ func (h *Hub) groupOf(ctx context.Context, header *peerv1.PeerHeader, group []by
 	return ParseGroup(group)
 }
 
-// until returns a context that is also cancelled when the hub is closed.
+// until returns a context that is also canceled when the hub is closed.
 func (h *Hub) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	release := context.AfterFunc(h.ctx, cancel)

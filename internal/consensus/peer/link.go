@@ -104,7 +104,7 @@ func (l *link) unconnected(group uuid.UUID, m *raftpb.Message) {
 	}
 }
 
-// run keeps the link connected until it is cancelled.
+// run keeps the link connected until it is canceled.
 func (l *link) run() {
 	tries := backoff.Tries{Doubling: redialPauses}
 	for l.ctx.Err() == nil {

@@ -36,8 +36,8 @@ func (s slow) Send(messages []*raftpb.Message) {
 	}
 }
 
-// A leader must count the time of a lease from before it sends the request for it, and not from the time at which the
-// responses arrive. A member's response promises nothing about the time after that.
+// A leader must count a lease from a time before it sends the request for it, and not from the arrival of the
+// responses. A member's response promises nothing about the time after it.
 func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = leaseTime / 2

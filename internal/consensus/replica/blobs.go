@@ -16,8 +16,8 @@ import (
 const fetchesMax = 4
 
 // blobFetches holds back messages until all blobs to which their entries refer are on this volume. A replica must not
-// promise to have an entry whose data it lacks. It is safe for concurrent use. Its mutex may be locked while a core's
-// mutex is held, but not the other way around.
+// promise to have an entry whose data it lacks. A blobFetches is safe for concurrent use. Its mutex may be locked while
+// a core's mutex is held, but not the other way around.
 type blobFetches struct {
 	log    store
 	logger *slog.Logger

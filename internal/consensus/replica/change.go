@@ -13,9 +13,10 @@ import (
 
 // ChangeMembers proposes a membership change on the leader. It returns when a majority of the new members knows that
 // the change is committed. If the change goes through a joint membership, Raft leaves that membership by itself, and
-// ChangeMembers waits until it has. Only one change runs at a time. The change must not take the leader's own vote.
-// To remove the leader, transfer the leadership first (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid,
-// nothing was changed. After ErrOutcomeUnknown, Members of the next leader shows whether the change was made.
+// ChangeMembers waits until it has. Only one change runs at a time. The change must not take the leader's own vote. To
+// remove the leader, transfer the leadership first (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid,
+// nothing was changed. After ErrOutcomeUnknown, call Members on the next leader to find out whether the change was
+// made.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
 	return r.changeMembers(ctx, anyTerm, change)
 }

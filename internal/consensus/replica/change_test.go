@@ -362,8 +362,8 @@ func TestLeadIsHandedOver(t *testing.T) {
 	})
 }
 
-// A voter that has just been a learner may not know yet that it may lead. It must keep the request to campaign until it
-// has applied the change.
+// A voter that was promoted only a moment ago may not know yet that it may lead. It must keep the request to campaign
+// until it has applied the change.
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

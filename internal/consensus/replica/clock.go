@@ -64,8 +64,8 @@ func (c *core) forgetSilentLeader() {
 // progress. After that, the callers stop waiting (see tickLost).
 const lostTicksMax = 2
 
-// tickLost releases callers that wait for a round which does not finish after the leadership was lost. Their writes
-// remain in progress, and may still be applied.
+// If a round does not finish after the leadership was lost, tickLost releases the callers that wait for it. Their
+// writes remain in progress, and may still be applied.
 func (c *core) tickLost() {
 	if !c.node.lost {
 		c.lostTicks = 0

@@ -310,7 +310,8 @@ type idle struct {
 
 func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }
 
-// fullLog records that the log had no space on disk or in memory, and when to try again. It belongs to a core.
+// fullLog records that the log had no space on disk or in memory, and when to try again. It is part of a core, whose
+// mutex guards it.
 type fullLog struct {
 	idle  *idle
 	err   error // nil if there is space

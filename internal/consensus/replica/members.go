@@ -19,7 +19,7 @@ import (
 // ErrChanging means that another membership change is in progress, and that nothing was changed.
 var ErrChanging = errors.New("another membership change is not finished")
 
-// members is the membership and its current change. It belongs to a core.
+// members is the membership and its current change. It is part of a core, whose mutex guards it.
 type members struct {
 	node   *node
 	seat   *rounds.Seat
@@ -66,8 +66,8 @@ func (m *members) isVoter() bool { return isVoter(m.conf, m.node.id) }
 
 func (m *members) isJoint() bool { return len(m.conf.GetVotersOutgoing()) > 0 }
 
-// isChanging reports whether a change is in progress. A change remains in progress while a majority may not know yet
-// that it is committed.
+// isChanging reports whether a membership change is in progress. A change remains in progress until a majority is
+// certain to know that it is committed.
 func (m *members) isChanging() bool {
 	return m.change != nil || m.isJoint() || m.confirmation.pending()
 }

@@ -35,7 +35,8 @@ type standing struct {
 	transferee uint64 // the new leader of a transfer in progress, or 0 if there is no transfer
 }
 
-// node is Raft's node and the leadership as observed. It belongs to a core.
+// node holds Raft's node, and the state of the leadership as last observed. It is part of a core, whose mutex guards
+// it.
 type node struct {
 	id   uint64
 	log  store
@@ -46,7 +47,7 @@ type node struct {
 	// that was ever acknowledged.
 	serving bool
 	// lost means that the leadership was lost or the term changed. The outcome of each write in progress is unknown,
-	// unless its entry is seen to be applied.
+	// unless its entry is applied later.
 	lost    bool
 	applied uint64 // index of the last applied entry
 }

@@ -77,7 +77,7 @@ func (c *core) mayWrite() error {
 	return nil
 }
 
-// mayForm returns an error if a new group must not accept writes yet. It returns nil if the group has ever had a write.
+// mayForm returns an error if a new group must not accept writes yet. It returns nil if the group was ever written to.
 func (c *core) mayForm() error {
 	if c.forming != nil && c.log.LastCommitTime() == 0 && c.forming(c.members.conf) {
 		voters := len(c.members.conf.GetVoters())

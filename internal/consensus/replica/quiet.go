@@ -10,11 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// quiet lets a group rest when every member has all entries. The leader announces the rest once, with a heartbeat that
-// carries a mark (quietMark). From then on, the members stop their clocks and send no messages. A member wakes up when
-// it receives any other message, a write, a read or a membership change. While the group rests, the liveness of the
-// members' shards replaces heartbeats (silence): if the leader's shard falls silent, the members wake up and elect
-// another leader. quiet belongs to a core.
+// quiet quiesces a group: it lets the group rest when every member has all entries. The leader announces the rest once,
+// with a heartbeat that carries a mark (quietMark). From then on, the members stop their clocks and send no messages. A
+// member wakes up when it receives any other message, a write, a read or a membership change. While the group rests,
+// the liveness of the members' shards replaces heartbeats (silence): if the leader's shard falls silent, the members
+// wake up and elect another leader. It is part of a core, whose mutex guards it.
 //
 // Safety does not depend on the rest: a resting member answers every message in the same way as one that is awake, and
 // a resting leader asks the majority before it answers a read. A defect in this type can only cost time.

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/writes"
 )
 
-// reads asks a majority whether this replica still leads, for linearizable reads and for declined writes. It belongs to
-// a core.
+// reads asks a majority whether this replica still leads, for linearizable reads and for declined writes. It is part of
+// a core, whose mutex guards it.
 type reads struct {
 	node    *node
 	members *members
@@ -158,8 +158,8 @@ func (r *reads) hasHandedOver() bool {
 	return r.handedOver == r.node.term && r.rules.Keeps(rules.LeaseTransfer)
 }
 
-// release releases the readers of the question if everything up to the index of its answer is applied. The caller wakes
-// the declined writes.
+// release lets the question's readers continue once everything up to the index of the answer is applied. The caller
+// wakes the declined writes.
 func (r *reads) release() {
 	if r.members.sole {
 		// No other member can lead, so while this node serves, it has applied everything that was acknowledged.
@@ -189,8 +189,9 @@ func (r *reads) letGo(readers []*reader) {
 	}
 }
 
-// refuseDeclined refuses the writes that were declined because of versions that this replica held as the leader. A new
-// leader, which also answers the question, may hold newer versions. refuseDeclined must be called before release.
+// refuseDeclined refuses the declined writes that still wait for a majority's answer. It is called after the leadership
+// was lost, and before release. A new leader may have given the answer, and may hold newer versions than the ones
+// because of which this replica declined the writes.
 func (r *reads) refuseDeclined(why error) {
 	for _, readers := range []*[]*reader{&r.waiting, &r.question.readers} {
 		*readers = slices.DeleteFunc(*readers, func(w *reader) bool {

@@ -67,10 +67,10 @@ type Options struct {
 	// index, and send a MsgSnapStatus to the leader. OnSnapshot is called repeatedly until this has happened. OnSnapshot
 	// must not block.
 	OnSnapshot func(index, term, from uint64)
-	// FetchBlobs fetches blobs from the member with the Raft id from. The blobs must be durable when FetchBlobs returns
-	// nil. Each call runs in a separate goroutine, and two calls may fetch the same blob concurrently. ctx is cancelled
-	// when Stop is called, when another member becomes the leader, or when the member with the id from falls silent. If
-	// FetchBlobs is nil, messages are accepted even if the blobs of their entries are missing.
+	// FetchBlobs fetches blobs from another member, whose Raft id is passed as from. The blobs must be durable when
+	// FetchBlobs returns nil. Each call runs in a separate goroutine, and two calls may fetch the same blob concurrently.
+	// ctx is canceled when Stop is called, when another member becomes the leader, or when the member that supplies the
+	// blobs falls silent. If FetchBlobs is nil, messages are accepted even if the blobs of their entries are missing.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
 	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than
 	// it should have. If it is nil, the group accepts writes. Forming is called with the replica locked, so it must
@@ -79,8 +79,8 @@ type Options struct {
 	// OnChange is called when the leader, the term or the membership has changed. It is called with the replica
 	// locked, so it must neither block nor call the replica. It may be nil.
 	OnChange func()
-	// Lease lets a leader answer reads without asking the other members for a while after a majority has confirmed that
-	// it leads. See lease.go.
+	// Lease lets a leader answer reads for a while without asking the other members, once a majority has confirmed that it
+	// leads. See lease.go.
 	Lease bool
 	// Quiet lets a group without work rest, which stops its clock and its heartbeats. If Quiet is set, the transport must
 	// call PeerDown and PeerUp.

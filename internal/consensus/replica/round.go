@@ -350,7 +350,7 @@ func (p phase) String() string {
 		"visible", "applied", "failed"}[p]
 }
 
-// followers maps each phase to the phases that may follow it. The phase failed may follow every phase.
+// followers maps each phase to the phases that may follow it. In addition, any phase may be followed by failed.
 var followers = [...][]phase{
 	idling:       {taken},
 	taken:        {sentEarly},
@@ -365,8 +365,8 @@ var followers = [...][]phase{
 	failed:       {},
 }
 
-// enter begins a phase. It panics if the phase must not follow the current one. The panic fails the replica, so that
-// nothing is acknowledged that is not durable.
+// enter begins a phase. It panics if the phase is not allowed to follow the current one. The panic fails the replica,
+// so that nothing is acknowledged that is not durable.
 func (p *phase) enter(next phase) {
 	if next != failed && !slices.Contains(followers[*p], next) {
 		panic(fmt.Sprintf("phase %q of a round after phase %q", next, *p))

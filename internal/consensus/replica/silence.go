@@ -11,7 +11,7 @@ import (
 )
 
 // silence records which members are on silent shards, as the transport reports with PeerDown and PeerUp. If the
-// leader's shard is silent, this replica campaigns soon. It belongs to a core.
+// leader's shard is silent, this replica campaigns soon. It is part of a core, whose mutex guards it.
 type silence struct {
 	node    *node
 	members *members

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// brokenLog cannot read its entries.
+// brokenLog is a log whose entries cannot be read.
 type brokenLog struct {
 	store
 	err error

@@ -69,7 +69,7 @@ func (p *play) end() {
 	p.c.Close()
 }
 
-// ended returns a context that is already cancelled.
+// ended returns a context that is already canceled.
 func (p *play) ended() context.Context {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	cancel()

@@ -31,7 +31,7 @@ const (
 	barredTicksMax = 2 * yieldTicks
 )
 
-// transfer transfers the leadership to another member, or receives it. It belongs to a core.
+// transfer is the state of leadership transfers to and from this replica. It is part of a core, whose mutex guards it.
 type transfer struct {
 	node    *node
 	members *members

@@ -170,7 +170,7 @@ func (c *Committer) Sync(log Log, share bool) error {
 	return log.Sync()
 }
 
-// push appends a replica to the list. The replica must not be in it.
+// push appends a replica to the list. The replica must not be in the list yet.
 func (c *Committer) push(s *Seat) {
 	c.mu.Lock()
 	c.list = append(c.list, s)

@@ -13,7 +13,7 @@ type Runner interface {
 	NeedsTick() bool
 	// Trim forgets request ids that are too old. It is called every minute.
 	Trim()
-	// IsStuck reports whether the log had no space, so that a round must be tried when there is space again.
+	// IsStuck reports whether the log has no space. A stuck replica needs another round as soon as there is space again.
 	IsStuck() bool
 	// Refuse answers all waiting calls. It is called when the committer is closed, so that no more rounds begin.
 	Refuse()
@@ -53,10 +53,10 @@ func (s *Seat) Init(c *Committer, runner Runner) {
 	s.Synced()          // loading the log may have synced bytes after the mark
 }
 
-// Enter calls the function first in the caller's goroutine, in place of the first round. From then on, the committer
-// runs the replica's rounds. If a round is requested before the function first returns, for example by the clock,
-// that round begins after the function has returned. If the committer is closed, Enter returns ErrClosed and does not
-// call the function.
+// Enter calls the function `first` in the caller's goroutine, in place of the first round. From then on, the committer
+// runs the replica's rounds. If a round is requested before the function returns, for example by the clock, that round
+// begins after the function has returned. If the committer is closed, Enter returns ErrClosed and does not call the
+// function.
 func (s *Seat) Enter(first func()) error {
 	if !s.admit() {
 		return ErrClosed

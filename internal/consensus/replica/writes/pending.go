@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Pending is a write in progress, for which a caller may wait. Only the Queue uses the other fields.
+// Pending is a write in progress, for which a caller may wait. The fields after err belong to the Queue.
 type Pending struct {
 	done   chan struct{}   // closed when result and err are set
 	hangs  <-chan struct{} // closed if the leadership is lost while a hanging disk blocks the round; may be nil

@@ -20,7 +20,7 @@ type window struct {
 	next  uint64              // sequence number of the next write; the window holds next-first writes
 }
 
-// windowClock is the zero point of the ages in windows.
+// windowClock is the time from which the ages in windows are measured.
 var windowClock = time.Now()
 
 func windowNow() int64 { return int64(time.Since(windowClock)) }
