@@ -277,8 +277,8 @@ func holdOf(t *bubble, bytesMax int64) (*fixture, *askingArchiver) {
 	return f, a
 }
 
-// Entries are held for an archiver that does not read them, but only up to a number of bytes. Beyond that, the group
-// that holds the most drops its history.
+// Entries are held for an archiver that does not read them, but only up to a certain number of bytes. Beyond that, the
+// group that holds the most drops its history.
 func TestHoldsKeepOnlySoMuch(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -58,7 +58,7 @@ func memoryDisk(s *Shard) *vfstest.Mem {
 }
 
 // A shard that dies while it creates the folder for a learner must handle this learner after a restart. Either it
-// continues with the learner, or it reports to etcd that the learner is lost and then begins the next one.
+// continues with the learner, or it reports to etcd that the learner is lost and then creates the next one.
 func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)
@@ -162,7 +162,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// A move must complete even if the target shard is killed at any disk operation while it begins its replica.
+// A move must complete even if the target shard is killed at any disk operation while it creates its replica.
 func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

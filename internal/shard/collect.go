@@ -57,7 +57,7 @@ var (
 	descDamages    = desc("damages", "Places of damage known in all groups.")
 	descLeading    = desc("leading_groups", "Groups that this shard leads.")
 
-	// These metrics exist for each single group, but only if there are few groups.
+	// These metrics are exported for each group, but only if there are few groups (groupSeriesMax).
 	descGroupRecords    = desc("group_records", "Records of the group.", "group")
 	descGroupStored     = desc("group_stored_bytes", "Bytes of the group's files.", "group")
 	descGroupSuperseded = desc("group_superseded_bytes", "Bytes of superseded entries in sealed segments.", "group")

@@ -36,7 +36,7 @@ import (
 // medium, a warning is logged.
 type Medium string
 
-// These are the kinds of disks.
+// These are the values of Medium.
 const (
 	Auto Medium = "Auto"
 	SSD  Medium = "SSD"
@@ -97,8 +97,7 @@ type Config struct {
 	Registry       prometheus.Registerer // if it is nil, metrics are not exported
 	Logger         *slog.Logger          // if it is nil, messages are discarded
 	FS             vfs.FS                // if it is nil, the operating system's file system is used
-	// ListenConfig opens the socket of the gRPC server. If floods are limited, the Guard of package ratelimit prepares
-	// it.
+	// ListenConfig opens the socket of the gRPC server. Secure adds the flood limits to it.
 	ListenConfig net.ListenConfig
 	// Listener opens the listener on which the gRPC server accepts connections, and Dial connects to the address of
 	// another shard. If they are nil, TCP is used. Tests use in-memory connections instead.
@@ -119,7 +118,8 @@ type Config struct {
 	// of which reads everything. Both are shorter in tests.
 	repairEvery, scrubPause time.Duration
 	stepEvery               time.Duration // interval between two steps of the volume; shorter in tests
-	// interval at which the volume records etcd's revision while nothing changes; shorter in tests
+	// rememberQuiet is the interval at which the volume records etcd's revision while nothing changes. It is shorter in
+	// tests.
 	rememberQuiet time.Duration
 	// Calls and syncs that take longer than these times are recorded as slow. Both times are shorter in tests.
 	slowCallMin, slowSyncMin time.Duration

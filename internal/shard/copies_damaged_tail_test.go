@@ -206,8 +206,8 @@ func comesBack(t testing.TB, what tailDamage) {
 	c.filled(21, 1000)
 }
 
-// A replica whose tail is damaged right after files were installed must be replaced, even if nothing was written to
-// the group since then. In this case, the files that the leader offers are the same as those that the replica has.
+// A replica whose tail is damaged right after files were installed must be replaced, even if nothing has been written
+// to the group since then. In this case, the files that the leader offers are the same as those that the replica has.
 func TestADamagedTailBehindInstalledFilesComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -350,7 +350,7 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	}
 }
 
-// If a replica was begun on the previous volume, it must not be begun again with the same Raft id, because it may
+// If a replica was started on the previous volume, it must not be started again with the same Raft id, because it may
 // have acknowledged entries or voted.
 func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	s := lone(t)

@@ -21,8 +21,8 @@ import (
 
 var oneGroup = placement.Routing{Mode: placement.Hash, Groups: 1}
 
-// If a group has fewer voters than it should have copies, and was never written to, it does not accept a write yet.
-// Otherwise only a single copy would contain that write.
+// A group that was never written to refuses writes as long as it has fewer voters than it should have copies. Otherwise
+// a write might exist in only a single copy.
 func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -161,7 +161,7 @@ func (c *cluster) fill(n int64, size int) {
 	}
 }
 
-// filled checks that the leaders return the records that fill has put.
+// filled checks that the leaders return the records that fill wrote.
 func (c *cluster) filled(n int64, size int) {
 	c.t.Helper()
 	for id := range n {

@@ -16,11 +16,11 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// A group is deleted in two steps (docs/adr/0053-groups-end-in-the-log.md). First, the leader ends the group by an
+// A group is deleted in two steps (docs/adr/0053-groups-end-in-the-log.md). First, the leader ends the group with an
 // entry in the group's own log. After that entry, no leader accepts a write. Then the leader records in etcd that the
-// group is deleted, provided that the group's key in etcd has not changed since before the first step. When the
-// members see this, they move their files to the trash. If a leader resumes a group that has ended, it first changes
-// the key, so that a deletion that began earlier can no longer succeed.
+// group is deleted, provided that the group's key in etcd has not changed since before the first step. When the members
+// see this, they move their files to the trash. If a leader resumes a group that has ended, it first changes the key,
+// so that a deletion that began earlier can no longer succeed.
 
 const deleteTime = 10 * time.Second
 

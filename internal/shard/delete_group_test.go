@@ -89,7 +89,7 @@ func (d *deletion) leader() (*Shard, *replicas.Served) {
 	return nil, nil
 }
 
-// repeatedly calls do() again and again with a leader, with pauses in between, until the run ends.
+// repeatedly calls do() with the current leader of the group, with pauses in between, until the run ends.
 func (d *deletion) repeatedly(pauseMs int, do func(*Shard, *replicas.Served)) {
 	for time.Now().Before(d.end) {
 		d.sleep(pauseMs)
@@ -108,7 +108,7 @@ func (d *deletion) run(t *bubble) (acknowledged, deleted bool) {
 				d.mu.Lock()
 				d.attempts++
 				d.mu.Unlock()
-				// the error does not matter, because the registry shows whether the group was deleted
+				// The error does not matter, because the registry shows whether the group was deleted.
 				_ = s.deleteGroup(t.Context(), sv, uuid.Nil)
 			})
 		})
@@ -175,7 +175,7 @@ func TestDeletesBesideFailoversLoseNoPut(t *testing.T) {
 }
 
 // TestAGroupThatEndedAndIsNotDeletedGoesOn checks that if a group has ended but is not deleted according to etcd, the
-// leader resumes it. Until then, it refuses reads.
+// leader resumes it. Until then, the leader refuses reads.
 func TestAGroupThatEndedAndIsNotDeletedGoesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

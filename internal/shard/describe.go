@@ -49,9 +49,9 @@ type namedReplica struct {
 	*replicas.Replica
 }
 
-// firstNames returns the replicas with the first names in groups, a slice that must be sorted by name. The argument
-// most is the maximum number of different names; 0 means that there is no limit. If several replicas have the same
-// name, either all of them are returned or none. The result more is true if some replicas were left out.
+// firstNames returns those replicas in groups whose names come first. The slice groups must be sorted by name. The
+// argument most is the maximum number of different names; 0 means that there is no limit. If several replicas have the
+// same name, either all of them are returned or none. The result more is true if some replicas were left out.
 func firstNames(groups []namedReplica, most int) (first []namedReplica, more bool) {
 	names := 0
 	for i, g := range groups {
@@ -87,7 +87,7 @@ func describe(p *recordv1.Group, sv *replicas.Served) {
 	}
 }
 
-// stateOf returns the state in the API that corresponds to the phase of a replica.
+// stateOf converts the phase of a replica to the state that the API reports.
 func stateOf(phase member.Phase) recordv1.GroupState {
 	switch {
 	case phase.Broken():

@@ -76,8 +76,8 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
 }
 
-// If the file system is of a type other than the expected one, this is detected before anything is written, even if
-// both types are closely related.
+// A file system of an unexpected type is detected before anything is written to it, even if that type is closely
+// related to the expected one.
 func TestAnExt3IsNoExt4(t *testing.T) {
 	for _, kind := range []string{"ext2", "ext3"} {
 		t.Run(kind, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 // oracle is the name of a check that may find a violation.
 type oracle string
 
-// These are the oracles.
+// These are the oracles that can find a violation.
 const (
 	oracleKept     oracle = "acknowledged"  // acknowledged data is never lost
 	oracleInvented oracle = "invented"      // data that nobody has written never appears

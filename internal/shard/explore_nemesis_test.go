@@ -100,7 +100,7 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	return true
 }
 
-// killedAsItBegins assigns a group to a shard, and kills the shard while it begins its replica of the group.
+// killedAsItBegins assigns a group to a shard, and kills the shard while it creates its replica of the group.
 func (x *exploration) killedAsItBegins() bool { return x.killedAsItJoins(beginning) }
 
 func (x *exploration) killedAsItJoins(s stage) bool {

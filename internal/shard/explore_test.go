@@ -26,10 +26,10 @@ import (
 // exploration is a random walk through the states of a store's shards. The shards are real and complete, and
 // communicate with each other and with their clients over in-memory connections. Their disks are also in memory, and
 // lose power from time to time. Groups are moved from shard to shard. In stores with Named routing, empty groups are
-// created and deleted. At the same time, shards die while they begin, install or remove replicas. Some shards are
-// stopped while they are unable to begin a replica, and some uploads are cut off. When everything works again, each
-// group must come to rest and contain everything that was acknowledged. Time is virtual. The seed determines the
-// random choices, but not the order in which goroutines run.
+// created and deleted. At the same time, shards die while they create, install or remove replicas. Some shards are
+// stopped while they are unable to create a replica, and some uploads are cut off. When everything works again, each
+// group must come to rest and contain everything that was acknowledged. Time is virtual. The seed determines the random
+// choices, but not the order in which goroutines run.
 type exploration struct {
 	seed        uint64
 	copies      int
@@ -179,8 +179,8 @@ func (x *exploration) isOn(m *machine, g placement.Group) bool {
 	return on
 }
 
-// some returns the name of a group of which the shard of m is a member or, if member is false, of which it is not a
-// member. It returns an empty string if there is no such group.
+// some returns the name of a group. If member is true, the shard of m is a member of that group, and otherwise it is
+// not. If there is no such group, some returns an empty string.
 func (x *exploration) some(m *machine, member bool) string {
 	var names []string
 	for name, g := range x.registry.now().Groups {

@@ -83,8 +83,8 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 			if err != nil || len(verified.GetDamages()) == 0 {
 				t.Errorf("verify: %v, %v", verified, err)
 			}
-			// When a new version of the record is written, the record can be read again. The damage of the old version is
-			// still reported, until somebody accepts the loss.
+			// When a new version of the record is written, the record can be read again. The damage to the old version is still
+			// reported, until somebody accepts the loss.
 			f.put(hit, []byte("new"))
 			f.holds(hit, []byte("new"))
 			accepted, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name})

@@ -33,7 +33,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/etcdserver"
 )
 
-// memRegistry keeps placement in memory. For revisions, conditional writes and views, it has the same rules as
+// memRegistry is an in-memory registry. Revisions, conditional writes and views follow the same rules as in
 // registry.Store.
 type memRegistry struct {
 	mu       sync.Mutex
@@ -453,7 +453,7 @@ func (f *fixture) start() {
 	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
 }
 
-// ready waits until the shard has all groups that have it in their target.
+// ready waits until the shard serves every group that has a target.
 func (f *fixture) ready() *fixture {
 	f.t.Helper()
 	f.eventually("all groups serve", func() bool {

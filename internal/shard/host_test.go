@@ -191,7 +191,7 @@ func (f *hostFixture) get(id int64, data string) {
 	}
 }
 
-// placed waits until etcd has the location of all groups.
+// placed waits until etcd lists members for every group.
 func (f *hostFixture) placed() {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -624,8 +624,8 @@ func TestHostStopsWhileASyncHangs(t *testing.T) {
 	})
 }
 
-// While this shard is silent, a twin registers, which runs on a copy of the shard's volume. From then on, the name
-// belongs to the twin.
+// While this shard is silent, a twin that runs on a copy of the shard's volume registers under the same name. From then
+// on, the name belongs to the twin.
 func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

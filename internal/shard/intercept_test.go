@@ -54,7 +54,7 @@ func TestInterceptorsSeeTheKeyOfATooLargePut(t *testing.T) {
 	})
 }
 
-// Every call passes the interceptors even while no volume is served, including calls that are then refused.
+// Every call passes through the interceptors even while no volume is served, including calls that are then refused.
 //
 // This test runs in real time, because each call is a subtest, which a bubble cannot have.
 func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
@@ -85,8 +85,8 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	})
 }
 
-// An interceptor may do anything with a response. The memory that was reserved for the response is released in any
-// case, and no other call reuses the response's memory.
+// An interceptor may do anything with a response. Whatever it does, the memory that was reserved for the response is
+// released, and no other call reuses the response's memory.
 func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -132,8 +132,8 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	})
 }
 
-// neededRecord examines all records in a journal file except the last one. It returns the offset of the record that
-// has the most bytes that the segments lack.
+// neededRecord examines all records in a journal file except the last one. It returns the offset of the record with the
+// most bytes that are missing from the segments.
 func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer

@@ -129,7 +129,7 @@ func (p *peers) Export(ctx context.Context, id uuid.UUID) (peer.Export, error) {
 	return exported{e}, nil
 }
 
-// exported is a peer.Export.
+// exported adapts a group.Export to the interface peer.Export.
 type exported struct{ *group.Export }
 
 func (e exported) Describe() peer.Description {

@@ -217,7 +217,7 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	}
 }
 
-// imagePasses runs a volume that takes steps at the given interval or, if every is 0, at the default interval.
+// imagePasses runs a volume whose steps are taken at the given interval, or at the default interval if that is 0.
 func imagePasses(t *testing.T, every time.Duration) {
 	registry := newRegistry(oneGroup, "a")
 	cfg := Config{Name: "a", Dir: "/v", Listen: "x", Placement: registry, FS: vfstest.NewMem(), stepEvery: every}

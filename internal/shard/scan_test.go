@@ -60,7 +60,7 @@ func (f *fixture) fill(n, size int) map[int64][]byte {
 	return there
 }
 
-// same checks that records contains each record in the map there exactly once, and no other record.
+// same checks that the slice records contains each record of the map `there` exactly once, and no other record.
 func same(t testing.TB, records []*recordv1.Record, there map[int64][]byte) {
 	t.Helper()
 	seen := map[int64]bool{}

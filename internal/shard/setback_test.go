@@ -164,9 +164,8 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	to := slices.Sorted(slices.Values(append(slices.Clone(from[1:]), "d")))
 	b.aimAll(to...)
 	before := b.on(to...)
-	// A shard that is not a target any more may have been the first target of a group, so that it had a copy for a
-	// moment. The test waits until such a shard has left the group too. Otherwise it would leave while etcd has the
-	// older state.
+	// A shard that is no longer a target may briefly have been a group's first target, and have a copy from that time. The
+	// test waits until such a shard has left the group too. Otherwise it would leave while etcd has the older state.
 	for _, name := range []string{"a", "b", "c"} {
 		if !slices.Contains(to, name) {
 			b.eventually(name+" has left its groups", func() bool { groups, _ := b.folders(name); return groups == 0 })

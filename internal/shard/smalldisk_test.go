@@ -43,9 +43,9 @@ func smallDisk(t testing.TB, c *Config, megabytes int64) {
 	c.Dir = dir
 }
 
-// TestSmallRealDisks runs tests that otherwise use a disk in memory on a real ext4 file system, in real time. A disk
-// in memory imitates neither the space that a file system itself uses, nor the moment at which it reports that it is
-// full.
+// TestSmallRealDisks takes tests that otherwise use an in-memory disk, and runs them on a real ext4 file system in real
+// time. An in-memory disk imitates neither the space that a file system itself uses, nor the moment at which it reports
+// that it is full.
 func TestSmallRealDisks(t *testing.T) {
 	soaktest.Only(t, "log", "it writes gigabytes to disks")
 	for name, test := range map[string]func(t testing.TB){

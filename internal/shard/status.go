@@ -64,7 +64,7 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 	return st
 }
 
-// newestSlow summarises the slow syncs for a shard's row, which has no space for a list. It is nil if there are none.
+// newestSlow summarizes the slow syncs for a shard's row, which has no space for a list. It is nil if there are none.
 func newestSlow(slow *recordv1.SlowOperations) *recordv1.SlowSyncs {
 	if len(slow.GetSyncs()) == 0 {
 		return nil

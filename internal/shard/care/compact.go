@@ -1,4 +1,4 @@
-// Package care maintains the groups that a shard serves, in the background. The Compactor drops superseded data. When
+// Package care maintains, in the background, the groups that a shard serves. The Compactor drops superseded data. When
 // space is short, it also empties the trash and closes scans that keep superseded data. The Repairer reads all data to
 // find damage, and repairs the damage from other copies.
 package care
@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Compaction configures the compaction in the background. A zero field takes its default.
+// Compaction configures background compaction. A zero field takes its default.
 type Compaction struct {
 	Off bool
 	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded before the group is

@@ -168,7 +168,7 @@ func (c *Compactor) freeTrash(done func() bool) (made bool) {
 	return made
 }
 
-// compactAll compacts all groups that have enough superseded data, in descending order of that data.
+// compactAll compacts all groups that have enough superseded data. Groups with more of it come first.
 func (c *Compactor) compactAll(ctx context.Context) (made bool) {
 	if c.Off {
 		return false

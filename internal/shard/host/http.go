@@ -90,9 +90,9 @@ func (h *Host) Handler() http.Handler {
 	})
 }
 
-// NewHandler returns a handler for people, probes and metrics. It serves the same paths as Host.Handler. /status
-// shows the result of status as JSON. For every other probe but /healthz, checks maps the path to a function that
-// returns an error if the probe must fail.
+// NewHandler returns a handler for people, probes and metrics. It serves the same paths as Host.Handler. /status shows
+// the result of status as JSON. For each probe except /healthz, checks maps the path to a function that returns an
+// error if the probe must fail.
 func NewHandler(registry prometheus.Registerer, logger *slog.Logger, status func() any,
 	checks map[string]func() error) http.Handler {
 	mux := http.NewServeMux()

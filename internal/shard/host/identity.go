@@ -24,8 +24,8 @@ type Wanted struct {
 	FileSystem   string   // type of the file system, as in Mount.FileSystem
 	MountOptions []string // mount options that must be in force
 	Store        uuid.UUID
-	// Volume is the volume that this shard served before. If it is set, a blank or different volume is never
-	// initialised and never served.
+	// Volume is the volume that this shard served before. If it is set, a blank or different volume is never initialized
+	// and never served.
 	Volume uuid.UUID
 	// Adopt makes the shard take over a volume of the store that belongs to another shard, and also its groups if that
 	// shard is not registered.

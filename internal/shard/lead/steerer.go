@@ -62,7 +62,7 @@ type Options struct {
 	IsSilent func(shard string) bool
 	// MustNotLead reports whether a peer has asked not to lead groups, because of its disk.
 	MustNotLead func(shard string) bool
-	// Withdraw takes a replica out of service that lacks entries on which its leader relies.
+	// Withdraw takes a replica out of service because it lacks entries on which its leader relies.
 	Withdraw func(ctx context.Context, sv *replicas.Served, why error)
 	// WriteReplicaFile records which replica is in a group's folder.
 	WriteReplicaFile func(group uuid.UUID, raftID uint64) error

@@ -88,7 +88,7 @@ func (q *steering) done(g *replicas.Replica, unfinished bool) {
 	w.looks++
 }
 
-// Idle reports whether no group is being examined or waits to be examined again.
+// Idle reports whether no group is being examined or waiting to be examined again.
 func (q *steering) Idle() bool {
 	q.list.Lock()
 	defer q.list.Unlock()

@@ -10,8 +10,8 @@ import (
 
 // A refused call costs a shard nearly as much as an admitted one. So each refused caller gets a different time to
 // retry, and these times are spaced according to the quota's rate. If a tenant's callers do not wait for these times,
-// and the tenant is refused more often than its rate, further calls wait for their turn before they are answered. So a
-// caller that retries refused calls in a loop cannot use up the CPU time that all tenants share.
+// and their calls are refused at a higher rate than the quota allows, further calls wait for their turn before they are
+// answered. So a caller that retries refused calls in a loop cannot use up the CPU time that all tenants share.
 
 const (
 	// turnMost is the longest time after which a refused caller is told to retry, unless the quota itself needs longer.
@@ -39,11 +39,11 @@ type late struct {
 	mean   float64   // moving average of the bytes that a call moves
 }
 
-// Begin begins a call. If it returns nil, the caller must call End. If a quota is exceeded, Begin normally refuses
-// the call immediately. A tenant that is refused more often than its rate is slowed down instead: the call waits for
-// its turn, and Begin then checks the quotas again. The wait lasts at most half a second, and at most half of the
-// time until ctx's deadline. A call that waits occupies holds bytes of memory. Begin returns *Exceeded, ErrStopping,
-// or ctx's error.
+// Begin begins a call. If it returns nil, the caller must call End. If a quota is exceeded, Begin normally refuses the
+// call immediately. A tenant whose calls are refused at a higher rate than its quota allows is slowed down instead: the
+// call waits for its turn, and Begin then checks the quotas again. The wait lasts at most half a second, and at most
+// half of the time until ctx's deadline. The argument `holds` is the memory in bytes that the call occupies while it
+// waits. Begin returns *Exceeded, ErrStopping, or ctx's error.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
 	t.mu.Lock()
@@ -80,8 +80,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	return t.refuseCall(quota, t.turn(now, quota, needs))
 }
 
-// turn assigns a turn to a call that a quota blocks, and returns the time until then. A turn always comes after all
-// turns that were assigned earlier. The quota itself requires the delay needs, so the turn does not come sooner.
+// turn assigns a turn to a call that a quota blocks, and returns the time until that turn. Turns are spaced according
+// to the quota's rate. The argument needs is the delay that the quota itself requires, and a turn never comes sooner.
 // Called with mu held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)
@@ -104,8 +104,8 @@ func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) ti
 	return at.Sub(now)
 }
 
-// keep reports whether a call waits instead of being refused immediately. If so, the caller must call letGo. Called
-// with mu held.
+// keep reports whether a call may wait instead of being refused immediately. If it may, keep reserves the call's
+// memory, and the caller must call letGo. Called with mu held.
 func (t *Tenant) keep(now time.Time, holds int64) bool {
 	if t.late.atOnce.wait(now, 1) == 0 {
 		t.late.atOnce.take(now, 1)
@@ -123,7 +123,7 @@ func (t *Tenant) keep(now time.Time, holds int64) bool {
 	return true
 }
 
-// letGo ends the wait that keep has begun, and releases the memory. Called with mu held.
+// letGo ends a wait that keep allowed, and releases its memory. Called with mu held.
 func (t *Tenant) letGo(holds int64) {
 	t.set.kept.Add(-1)
 	t.late.kept--

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// begin starts a call that only quotas limit.
+// begin calls t.Begin without a deadline, for a call that occupies no memory while it waits.
 func begin(t *Tenant) error { return t.Begin(context.Background(), 0) }
 
 // Callers that are refused at the same time get different times to retry. These times are as far apart as those of
@@ -131,9 +131,9 @@ func TestALoopThatNeverWaitsIsAnsweredLate(t *testing.T) {
 	}
 }
 
-// The number and the memory of delayed calls are limited, for each tenant and for all; further calls are refused
-// immediately. Delayed calls get a response when their turn has come, when half of the time until their deadline has
-// passed, or when the shard stops.
+// The number and the memory of delayed calls are limited, for each tenant and for all tenants together. Further calls
+// are refused immediately. Delayed calls get a response when their turn has come, when half of the time until their
+// deadline has passed, or when the shard stops.
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	const limit = 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")

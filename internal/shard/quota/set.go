@@ -350,8 +350,8 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 	return nil // other shards keep changing the ledger, so the next round tries again
 }
 
-// gone returns the shards in a ledger that are not registered. It does not ask etcd if each group is in exactly one
-// share, because a lost shard's share must then remain until other shards lead its groups.
+// gone returns the shards in a ledger that are not registered. If each group is in exactly one share, gone does not ask
+// etcd, because a lost shard's share must then remain until other shards lead its groups.
 func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
 	groups, ask := f.groups, []string{}
 	idle := false
@@ -422,7 +422,7 @@ func (t *Tenant) granted(out *outlook) {
 	t.use(out)
 }
 
-// use starts to use a share that is in the ledger. Called with mu held.
+// use puts a share that is in the ledger into effect. Called with mu held.
 func (t *Tenant) use(out *outlook) {
 	s := &t.stored
 	s.known, s.slack, s.spent = true, out.share.Slack, s.next

@@ -110,8 +110,8 @@ type counts struct {
 // Usage describes how much of a tenant's quotas this shard uses.
 type Usage struct {
 	Quotas access.Quotas // quotas of the tenant in the whole store
-	// Part is the fraction of the tenant's groups that this shard leads, and of its rates that this shard enforces, 0 to
-	// 1.
+	// Part is the fraction, from 0 to 1, of the tenant's groups that this shard leads. The shard enforces the same
+	// fraction of the tenant's rates.
 	Part    float64
 	Stored  Amount // stored by the groups that this shard leads, as last measured, plus the amount admitted since
 	Calls   int64  // number of admitted calls
@@ -236,9 +236,9 @@ func (t *Tenant) begun(now time.Time) {
 // heldMost is how many bytes of shared memory the waiting calls and messages of one tenant may hold.
 const heldMost = 16 << 20
 
-// Await does the same as Begin, but for a message of a stream. It waits whenever Begin would refuse. A message that
-// waits occupies holds bytes of memory. If the waiting messages already occupy too much, the message is refused.
-// Await returns *Exceeded, ErrStopping, or ctx's error.
+// Await does the same as Begin, but for a message of a stream. It waits whenever Begin would refuse. The argument
+// `holds` is the memory in bytes that the message occupies while it waits. If the waiting messages already occupy too
+// much, the message is refused. Await returns *Exceeded, ErrStopping, or ctx's error.
 func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		quota, wait := t.blocked(now)
@@ -297,7 +297,7 @@ func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.
 	return wait, over, nil
 }
 
-// End ends a call that Begin has begun.
+// End ends a call that Begin admitted.
 func (t *Tenant) End() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -318,8 +318,9 @@ func (t *Tenant) Moved(n int64) {
 	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
-// Move does the same as Moved, but for a message of a stream. It first waits until the rate allows the message, which
-// occupies holds bytes of memory meanwhile. It returns the same errors as Await.
+// Move does the same as Moved, but for a message of a stream. It first waits until the rate allows the message. The
+// argument `holds` is the memory in bytes that the message occupies while it waits. Move returns the same errors as
+// Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
@@ -396,8 +397,8 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 	}
 }
 
-// short returns the quota of which this shard has too little left for the amount n. final is true if too little is left
-// in the whole store. If enough is left, the returned quota is empty. Called with mu held.
+// short returns a quota of which this shard has too little left to store the amount n. If too little of it is left in
+// the whole store, final is true. If all quotas suffice, the returned quota is empty. Called with mu held.
 func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	s := &t.stored
 	for _, quota := range [...]access.Quota{access.StoredBytes, access.Records} {

@@ -29,7 +29,8 @@ type sample struct {
 	done int64
 }
 
-// Begin records that a shard begins to send files with a total of total bytes, and starts to measure the rate.
+// Begin records that a shard begins to send files, and how many bytes they have in total. It starts to measure the
+// rate.
 func (c *Copying) Begin(from string, total int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

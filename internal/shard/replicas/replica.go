@@ -18,11 +18,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// State is a copy of a replica's facts at one moment.
+// State describes a replica at one moment.
 type State struct {
-	// The embedded member.Replica is the input for decisions. In a copy of a State, KnownIndex is the index of the
-	// membership in the manifest when the replica was found. Replica.State sets Fetching and Serves. InConf is set only
-	// in the copy that the method facts makes for a decision.
+	// The embedded member.Replica is the input for decisions. KnownIndex is the index of the membership in the manifest
+	// when the replica was found. Only the copies that Replica.State and facts return have Fetching and Serves, and only
+	// those of facts have InConf.
 	member.Replica
 	Err    error             // why the replica is in a broken Phase, or why its load takes long
 	Conf   *raftpb.ConfState // the membership in the manifest when the replica was found
@@ -95,7 +95,7 @@ func (r *Replica) Happens(e member.Event) {
 	r.happens(e)
 }
 
-// State returns the current facts of the replica.
+// State returns a copy of the replica's current state.
 func (r *Replica) State() State {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -116,15 +116,15 @@ func (r *Replica) BeginLoad() bool {
 	return true
 }
 
-// NotePlan stores the part of the folder that was read. TakePlan returns it later.
+// NotePlan stores the plan of the replica's load. TakePlan returns it later.
 func (r *Replica) NotePlan(plan *group.Plan) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.state.Plan = plan
 }
 
-// TakePlan returns the part of the folder that was read, and drops it. It returns nil if a decision was made about
-// the replica since the read, because the folder may have changed.
+// TakePlan returns the plan that NotePlan stored, and drops it. It returns nil if a decision was made about the replica
+// since the folder was read, because the folder may have changed.
 func (r *Replica) TakePlan() *group.Plan {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
@@ -303,7 +303,8 @@ func (r *Replica) Member(state placement.Group) (m placement.Member, forgotten b
 	return placement.Member{RaftID: r.state.RaftID, Role: role}, member.EtcdIsBehind(state, r.facts(state))
 }
 
-// facts returns the input for a decision about the replica, given etcd's state of its group. The caller holds Set.mu.
+// facts returns the input for a decision about the replica, given the state of its group in etcd. The caller holds
+// Set.mu.
 func (r *Replica) facts(state placement.Group) *member.Replica {
 	sv := r.Served()
 	facts := r.state.Replica

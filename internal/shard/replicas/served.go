@@ -37,9 +37,9 @@ func (r *Replica) Serve(log *group.Log, node *replica.Replica, raftID uint64, of
 // Served returns the replica's Served, or nil if no node serves it. It takes no lock.
 func (r *Replica) Served() *Served { return r.served.Load() }
 
-// TakeOut takes a replica out of service, and locks it against other changes until EndChange is called. It returns
-// the Served, which the caller must close. TakeOut does nothing and returns nil if the replica is not served, or if
-// only is set but is not the current Served.
+// TakeOut takes a replica out of service, and locks it against other changes until EndChange is called. It returns the
+// Served, which the caller must close. TakeOut does nothing and returns nil if the replica is not served, or if the
+// argument `only` is neither nil nor the current Served.
 func (r *Replica) TakeOut(only *Served) *Served {
 	r.changing.Lock()
 	sv := r.Served()

@@ -1,7 +1,7 @@
-// Package replicas owns the state of the replicas on a shard's volume. This state consists of the set of replicas,
-// the Phase and the Standing of each, their groups' state in etcd, and the Routes by which calls find them. All other
-// code uses the methods of Set and Replica. Each method is atomic: no other method runs between its reads and its
-// changes of the state.
+// Package replicas owns the state of the replicas on a shard's volume. This state consists of the set of replicas, the
+// Phase and the Standing of each, their groups' state in etcd, and the Routes by which calls find them. All other code
+// uses the methods of Set and Replica. Each method is atomic: no other method runs between its reads and its changes of
+// the state.
 //
 // A Replica begins with a State, in one of five ways. Its folder is found on the volume (Replace), it is created for
 // a new group (Add), it is begun as a learner (Begin) or as the founder of a restored group (Found), or etcd places it
@@ -274,7 +274,7 @@ func (s *Set) Here(group placement.Group) []placement.Member {
 	return member.Here(group, s.Shard, s.Volume())
 }
 
-// IsExpected reports whether etcd places a group on this shard, and no replica serves the group as a voter yet.
+// IsExpected reports whether etcd places a group on this shard, but no replica on the shard serves it as a voter yet.
 func (s *Set) IsExpected(id uuid.UUID) bool {
 	s.mu.Lock()
 	wanted := false
@@ -290,7 +290,7 @@ func (s *Set) IsExpected(id uuid.UUID) bool {
 	return sv == nil || sv.node.Status().Learner
 }
 
-// Group is etcd's state of a group.
+// Group is a group's state in etcd.
 type Group struct {
 	placement.Group
 	Target []string
@@ -298,8 +298,8 @@ type Group struct {
 	Known  map[string]placement.Shard // like Shards, but also with the shards that are no longer registered
 }
 
-// GroupOf returns etcd's state of a replica's group, as far as this shard knows it. It returns false if etcd has no
-// such group.
+// GroupOf returns the state in etcd of a replica's group, as far as this shard knows it. It returns false if etcd has
+// no such group.
 func (s *Set) GroupOf(r *Replica) (Group, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 )
 
 // TestAGroupThatIsReadLateBeginsNoReplicaTwice starts while the group's key in etcd is unusable. The group's replica
-// then stays as it is. When the key is repaired, it lists a learner. An earlier process may have begun this learner,
-// so it must not be begun again (rule 7). The test takes 10 ms.
+// then stays as it is. When the key is repaired, it lists a learner. An earlier process may have started this learner,
+// so it must not be started again (rule 7). The test takes 10 ms.
 func TestAGroupThatIsReadLateBeginsNoReplicaTwice(t *testing.T) {
 	s := lone()
 	here, id := s.Volume(), uuid.New()

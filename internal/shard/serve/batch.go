@@ -26,7 +26,7 @@ const (
 	batchReadsPerFork = 8       // a further goroutine is worthwhile only for at least this many reads
 )
 
-// batch is one message of BatchPut in progress.
+// batch is the state of one BatchPut message.
 type batch struct {
 	writes []write
 	errs   []error // for each write, the reason why it was not proposed

@@ -61,7 +61,7 @@ func (s *recordServer) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.Re
 	return nil
 }
 
-// batchGet is a BatchGet in progress.
+// batchGet is the state of one BatchGet call.
 type batchGet struct {
 	server *Server
 	stream recordv1.RecordService_BatchGetServer

@@ -323,7 +323,7 @@ func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *ui
 }
 
 // overdue returns an error if the caller of a write no longer waits, and nil otherwise. Such a write must not be
-// begun, because its caller may already have done something else instead. overdue also recognizes a deadline that has
+// started, because its caller may already have done something else instead. overdue also recognizes a deadline that has
 // passed although its timer has not fired yet, which happens if the process was suspended until after the deadline.
 func overdue(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {

@@ -191,7 +191,7 @@ func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordServ
 	return nil
 }
 
-// scan is a Scan in progress.
+// scan is the state of one Scan call.
 type scan struct {
 	server       *Server
 	stream       recordv1.RecordService_ScanServer

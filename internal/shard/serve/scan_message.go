@@ -17,8 +17,8 @@ const (
 	// scanSizeFirst is the size limit for a scan's first messages, so that a scan of few records uses little memory. The
 	// limit grows while messages are full.
 	scanSizeFirst = 64 << 10
-	// scanLook is how often a scan whose message is not read checks whether other scans wait for a turn. scanPatience
-	// is the longest time for which it keeps its own turn.
+	// scanLook is how often a scan checks whether other scans wait for a turn, as long as its caller does not read its
+	// message. scanPatience is the longest time for which such a scan keeps its own turn.
 	scanLook     = 20 * time.Millisecond
 	scanPatience = time.Second
 )
@@ -183,7 +183,7 @@ func (sc *scan) send(at *cursor.Cursor) (err error) {
 	return err
 }
 
-// transmit sends the message in the field out, and counts the data sent.
+// transmit sends sc.out, and counts the data sent.
 func (sc *scan) transmit() error {
 	moved := int64(0)
 	for _, r := range sc.out.Records {

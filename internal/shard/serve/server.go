@@ -172,8 +172,8 @@ func (s *Server) endCall(c *running, err *error) {
 	}
 }
 
-// contain recovers from a panic in a goroutine that a call has started, where endCall has no effect. It must be
-// deferred in that goroutine.
+// contain recovers from a panic in a goroutine that a call has started. endCall cannot do so, because it runs in a
+// different goroutine. contain must be deferred in the goroutine that may panic.
 func (s *Server) contain(method *methodMetrics, err *error) {
 	if p := recover(); p != nil {
 		*err = s.panicked(method, p)

@@ -16,8 +16,8 @@ import (
 // a refusal would abort the stream, and its caller would have to start it again. Such a message is refused only if the
 // waiting messages hold too much of the shared memory.
 
-// enter begins a call in a group. The call occupies holds bytes of memory. If the returned tenant is not nil, the
-// caller must call leave.
+// enter begins a call in a group. The argument `holds` is the memory in bytes that the call occupies while it waits. If
+// the returned tenant is not nil, the caller must call leave.
 func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.Tenant, error) {
 	t := sv.Tenant()
 	if t == nil {
@@ -29,7 +29,7 @@ func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.T
 	return t, nil
 }
 
-// leave ends a call that enter() has begun, and counts the bytes of data and attributes that the call has moved.
+// leave ends a call that enter began, and counts the bytes of data and attributes that the call moved.
 func leave(t *quota.Tenant, bytes int64) {
 	if t != nil {
 		t.Moved(bytes)
@@ -40,8 +40,8 @@ func leave(t *quota.Tenant, bytes int64) {
 // movedOf returns the number of bytes that reading a record charges to the quotas.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
-// pass waits until a stream message may move bytes, and counts them. While it waits, the stream occupies holds bytes
-// of memory. If the tenant is nil, nothing is counted.
+// pass waits until a stream message may move bytes, and counts them. The argument `holds` is the memory in bytes that
+// the stream occupies while it waits. If the tenant is nil, nothing is counted.
 func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	if t == nil {
 		return nil
@@ -78,8 +78,8 @@ func (b *batchTenants) add(t *quota.Tenant) {
 	}
 }
 
-// enter waits until the message may be processed. While it waits, the message occupies holds bytes of memory. The
-// caller must call leave even after an error.
+// enter waits until the message may be processed. The argument `holds` is the memory in bytes that the message occupies
+// while it waits. The caller must call leave even after an error.
 func (b *batchTenants) enter(ctx context.Context, holds int64) error {
 	all := *b
 	slices.SortFunc(all, func(x, y *quota.Tenant) int { return cmp.Compare(x.Name(), y.Name()) })

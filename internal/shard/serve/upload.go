@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// upload is an Upload in progress. Data of up to group.DataBytesMax is collected in memory. Larger data goes to a
-// blob file.
+// upload is the state of one Upload call. Data of up to group.DataBytesMax is collected in memory. Larger data goes to
+// a blob file.
 type upload struct {
 	server *Server
 	write  write

@@ -67,7 +67,7 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 	return w.run(stream.Context())
 }
 
-// watch is a Watch in progress.
+// watch is the state of one Watch call.
 type watch struct {
 	server *Server
 	stream recordv1.RecordService_WatchServer
