@@ -68,7 +68,7 @@ type batchLane struct {
 	bytes int64
 	full  bool  // the batch must be sent immediately
 	added int64 // number of puts added since the start
-	ended int64 // number of puts that have an outcome since the start; outcomes come in the order in which puts were added
+	ended int64 // number of puts that have ended since the start; they end in the order in which they were added
 }
 
 // NewBatcher creates a Batcher. The caller must close it.

@@ -3,7 +3,7 @@
 //
 // Every write carries a request id, so that it can be retried safely. The client retries calls that failed because a
 // connection broke, a group was still loading, or the routing changed. It retries until the deadline of the context, or
-// for Config.CallTimeout if the context has no deadline. Data are protected by a CRC32C in both directions.
+// for Config.CallTimeout if the context has no deadline. Data is protected by a CRC32C in both directions.
 //
 // All methods are safe for concurrent use. Errors are *Error; use errors.Is with the variables of this package.
 //
@@ -97,7 +97,7 @@ type Client struct {
 
 	mu    sync.Mutex
 	conns map[string]*server // keyed by address
-	// leaving has the servers that are no longer in the routing, each with the timer that closes its connection.
+	// leaving holds the servers that are no longer in the routing, each with the timer that closes its connection.
 	leaving map[*server]*time.Timer
 	closed  bool
 }

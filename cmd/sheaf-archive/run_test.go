@@ -111,7 +111,7 @@ func TestAStoreIsArchived(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// has waits until the newest archived state of a record has these data. If data is empty, it waits until the archive
+	// has waits until the newest archived state of a record has this data. If data is empty, it waits until the archive
 	// shows that the record does not exist.
 	has := func(id, data string) {
 		t.Helper()

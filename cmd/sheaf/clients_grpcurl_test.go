@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The variable SHEAF_GRPCURL has the path of the program grpcurl.
+// The variable SHEAF_GRPCURL contains the path of the program grpcurl.
 var grpcurlClient = clientProgram{
 	language: "grpcurl", variable: "SHEAF_GRPCURL", file: "grpcurl/sheaf_client.sh", driver: "driver.sh",
 	command: func(_ *testing.T, grpcurl, dir string) []string {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The variable SHEAF_JAVA has the path of the target folder that Maven builds from examples/java/pom.xml. The test
+// The variable SHEAF_JAVA contains the path of the target folder that Maven builds from examples/java/pom.xml. The test
 // uses the javac and the java in the PATH.
 var javaClient = clientProgram{
 	language: "java", variable: "SHEAF_JAVA", file: "java/src/main/java/SheafClient.java", driver: "Driver.java",

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The variable SHEAF_NODE_MODULES has the path of a node_modules folder with the packages of examples/node. The test
-// uses the node in the PATH.
+// The variable SHEAF_NODE_MODULES contains the path of a node_modules folder with the packages of examples/node. The
+// test uses the node in the PATH.
 var nodeClient = clientProgram{
 	language: "node", variable: "SHEAF_NODE_MODULES", file: "node/sheaf_client.cjs", driver: "driver.cjs", calls: "all",
 	command: func(t *testing.T, modules, dir string) []string {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The variable SHEAF_PYTHON has the path of a Python interpreter that has the packages in
+// The variable SHEAF_PYTHON contains the path of a Python interpreter that has the packages in
 // examples/python/requirements.txt.
 var pythonClient = clientProgram{
 	language: "python", variable: "SHEAF_PYTHON", file: "python/sheaf_client.py", driver: "driver.py", calls: "all",

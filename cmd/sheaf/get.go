@@ -77,7 +77,7 @@ func getRecord(ctx context.Context, out *cli.Output, conn *cli.Conn, key client.
 		if err != nil {
 			return client.Record{}, err
 		}
-		return r.Record(), r.Close() // only the metadata are needed
+		return r.Record(), r.Close() // only the metadata is needed
 	}
 	switch {
 	case f.metadata:
@@ -92,8 +92,8 @@ func getRecord(ctx context.Context, out *cli.Output, conn *cli.Conn, key client.
 			return err
 		})
 	case out.JSON:
-		// The metadata come first in the line, but are complete only after all data have arrived. Therefore get keeps
-		// all data of the record in memory, however large the record is.
+		// The metadata comes first in the line, but is complete only after all data has arrived. Therefore get keeps all data
+		// of the record in memory, however large the record is.
 		var data bytes.Buffer
 		record, err := read(&data)
 		if err != nil {

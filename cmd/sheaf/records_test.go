@@ -122,7 +122,7 @@ func TestCommandsOnRecords(t *testing.T) {
 
 	t.Run("put and get at both ends of int64, negative, hexadecimal", func(t *testing.T) {
 		for i, id := range []string{"9223372036854775807", "-9223372036854775808", "0", "-5", "0xFFfffffffffffff0", "0x2a"} {
-			data := strings.Repeat("x", i) // the data are 0 to 5 bytes long
+			data := strings.Repeat("x", i) // the data is 0 to 5 bytes long
 			p.do(t, data, "put", id).Want(t, 0)
 			if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != data {
 				t.Errorf("get %s: %q, want %q", id, o.Stdout, data)

@@ -74,8 +74,8 @@ func TestOneSpellingOfNamesInJSON(t *testing.T) {
 	}
 }
 
-// TestJSONOfStatus pins the output of `sheaf status -o json`, because scripts read it. It contains no numbers that
-// only a silent shard could report.
+// TestJSONOfStatus pins the output of `sheaf status -o json`, because scripts read it. The output contains no numbers
+// that only a silent shard could report.
 func TestJSONOfStatus(t *testing.T) {
 	lag := uint64(3)
 	text, err := json.MarshalIndent(rows{[]*recordv1.Shard{

@@ -29,7 +29,7 @@ func (t *Tenure) Begin() (counted bool) {
 	return true
 }
 
-// End removes a wait from the count.
+// End removes a wait from the count. The argument is the result of Begin.
 func (t *Tenure) End(counted bool) {
 	if counted {
 		t.waiting.Add(-1)

@@ -21,7 +21,7 @@ type Stream struct {
 	message counted // the message being sent; there is one at a time
 	most    time.Duration
 	timer   *time.Timer
-	under   atomic.Bool // SendMsg is in progress
+	under   atomic.Bool // whether SendMsg is in progress
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	aborted atomic.Bool

@@ -91,7 +91,7 @@ func openCloud(ctx context.Context, u *url.URL, retryer aws.Retryer) (bucket.Buc
 	return &Bucket{blobs: blobs, place: place, container: u.Host, prefix: prefix}, nil
 }
 
-// openS3 opens a bucket with the options of gocloud.dev in a URL. The client retries requests as retryer says. If
+// openS3 opens a bucket with the options of gocloud.dev in a URL. The client retries requests as retryer specifies. If
 // retryer is nil, the client uses the library's default, which is three attempts.
 func openS3(ctx context.Context, u *url.URL, retryer aws.Retryer) (*blob.Bucket, error) {
 	var opener s3blob.URLOpener
