@@ -308,9 +308,9 @@ func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.Persiste
 	return nil
 }
 
-// carriedTo finds out to which node a disk that is no longer in the spec may have been moved. It returns the node and
-// the volume of the disk in the spec that has the same device path. Both are empty if no disk in the spec has this
-// path. They are also empty if several disks have it, because the path then does not identify the disk.
+// carriedTo looks for the new place of a disk that is no longer in the spec, because the disk may have been moved to
+// another node. If exactly one disk in the spec has the same device path, carriedTo returns that disk's node and
+// volume. Otherwise, both results are empty, because the path does not identify the disk.
 func (d *diskDecision) carriedTo(was *v1alpha1.DiskStatus) (node, volume string) {
 	for _, disk := range d.set.Spec.Disks {
 		if disk.Device != was.Device {

@@ -357,7 +357,7 @@ func (r *Reconciler) archivesOf(ctx context.Context, namespace, store string) (r
 	return requests
 }
 
-// storeChanged passes changes of those properties of a store that its archive's pod depends on.
+// storeChanged passes only those changes to a store that affect its archive's pod.
 var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
 	var certificates any // nil if the archiver has no certificate
 	if tls := s.Status.TLS; tls != nil {

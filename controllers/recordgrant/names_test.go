@@ -227,7 +227,7 @@ func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
 		answer          error
 		writes, written int
 	}{
-		// The statuses of b, c and d are written, for both kinds.
+		// The field written is 6 if the statuses of b, c and d are written for both kinds.
 		"it is refused":               {apierrors.NewInvalid(kind, "a", nil), 10, 6},
 		"a policy refuses it":         {apierrors.NewForbidden(schema.GroupResource{}, "a", nil), 10, 6},
 		"nobody answers":              {context.DeadlineExceeded, 1, 0},

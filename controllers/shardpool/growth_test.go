@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 )
 
-// claimOf returns a claim for tests. The argument asked is the size that the claim requests, and has is the size that
-// it has got. If has is empty, the claim is not bound.
+// claimOf returns a claim for tests. The argument asked is the size that the claim requests, and has is its actual
+// size. If has is empty, the claim is not bound.
 func claimOf(asked, has string) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-ssd-0-0"}}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(asked)}

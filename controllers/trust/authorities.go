@@ -190,7 +190,8 @@ func (a *Authorities) HasNext() bool {
 	return a.data[nextPrefix+workload.KeyBundle] != nil && a.data[nextPrefix+workload.KeyClientBundle] != nil
 }
 
-// Promoted returns a copy whose current authorities are the next ones, without the previous ones.
+// Promoted returns a copy in which the next authorities have become the current ones. The copy leaves out the
+// previously current authorities.
 func (a *Authorities) Promoted() *Authorities {
 	out := &Authorities{data: map[string][]byte{}}
 	for _, key := range []string{workload.KeyBundle, keyOfBundle, workload.KeyClientBundle, keyOfClientBundle,

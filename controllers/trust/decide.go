@@ -24,8 +24,8 @@ type State struct {
 	Transport v1alpha1.TLSTransport
 	Phase     v1alpha1.TLSPhase
 	Since     time.Time // when Transport or Phase last changed
-	Rotating  string    // value of spec.tls.rotate that is in progress
-	Rotated   string    // value of spec.tls.rotate that was completed last
+	Rotating  string    // value of spec.tls.rotate that started the rotation in progress
+	Rotated   string    // value of spec.tls.rotate that started the last completed rotation
 }
 
 // InUse says which authorities the processes trust in a state, and which authorities issue the certificates.
