@@ -38,7 +38,7 @@ type group struct {
 
 	// No log object records the following fields yet.
 	next         uint64              // the group is complete up to this index
-	news         *pieces.Builder     // nil: none
+	news         *pieces.Builder     // new entries, which no log object holds yet; nil if there are none
 	newHoles     []object.Hole       // holes that no log object records yet
 	fresh        []object.SegmentRef // segment objects that no catalogue lists yet
 	freshThrough uint64              // with the fresh segments, the group is complete up to this index

@@ -50,7 +50,7 @@ type Options struct {
 	Idle     time.Duration // time between log objects of an idle store, or pieces of an idle group; 0 means 10 min
 	Roll     time.Duration // how long entries stay only in log objects; 0 means 1 h
 
-	Log *slog.Logger // nil: slog.Default
+	Log *slog.Logger // nil means slog.Default()
 }
 
 func (o *Options) complete() error {

@@ -21,7 +21,7 @@ type readable struct {
 	holes          []object.Hole
 	gone           bool
 	readAt         int64
-	pieces         int    // with entries
+	pieces         int    // number of pieces with entries
 	bytes          int64  // total size of the segments and pieces
 	segments       int    // number of segments that the catalogue lists
 	log            uint64 // number of the log object up to which the catalogue covers the log

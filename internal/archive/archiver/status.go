@@ -11,7 +11,7 @@ import (
 // Reason classifies the errors of an archiver.
 type Reason string
 
-// These are the reasons. The archiver counts each error, and tries again.
+// These are the values of Reason. After each error, the archiver tries again.
 const (
 	ReasonCreate Reason = "create" // an object could not be created, or the response was lost
 	ReasonRead   Reason = "read"   // an object could not be read or listed

@@ -24,7 +24,7 @@ type Archive struct {
 	Created int64  `json:"created"` // Unix ns
 	Routing string `json:"routing"` // "hash" or "named"
 	Groups  int    `json:"groups"`  // with "hash": the number of groups; otherwise 0
-	Lanes   int    `json:"lanes"`   // 1
+	Lanes   int    `json:"lanes"`   // always 1
 }
 
 // Hole is a range of indexes. Versions that were superseded by an entry in the range may be missing.

@@ -22,7 +22,7 @@ type Want struct {
 // frames reads the header and the frames of one segment. It checks both checksums of each frame.
 type frames struct {
 	src   io.Reader
-	group uuid.UUID // for messages
+	group uuid.UUID // for error messages
 	bytes int64     // exact size of the segment
 	id    format.SegmentID
 	at    int64  // offset of the next frame; 0 before the header is read

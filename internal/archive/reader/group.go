@@ -37,7 +37,7 @@ type Group struct {
 	catalogue object.Catalogue
 	base      *object.Base // the base that is in effect, or nil
 	sources   []*source    // in log order
-	reads     []piece      // in log order
+	reads     []piece      // times at which entries were read from the store, in log order
 }
 
 // piece holds what a piece of a log object says about its group, apart from its entries.

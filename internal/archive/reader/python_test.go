@@ -95,8 +95,8 @@ func listing(t *testing.T, a *reader.Archive, w *archivetest.Writer, at time.Tim
 	return out.String()
 }
 
-// A program written from docs/archive.md alone reads the same data as the Go reader. The Go reader's data agree with
-// the model.
+// A program written from docs/archive.md alone reads the same data as the Go reader. The data of the Go reader agrees
+// with the model.
 func TestAProgramByThePageReadsTheSame(t *testing.T) {
 	for _, blobBytes := range []int{50, object.ChunkBytes + 99} {
 		folder, b, w := onDisk(t, object.Key{}, blobBytes)

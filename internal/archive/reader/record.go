@@ -100,9 +100,9 @@ func (g *Group) Versions(ctx context.Context, id int64) (versions []Version, err
 	return slices.CompactFunc(versions, func(a, b Version) bool { return a.Entry.Index == b.Entry.Index }), nil
 }
 
-// Open reads the data of a version. The data are correct only if the reader returns io.EOF. If a blob's checksum is
-// wrong, the reader returns an error in place of the last chunk. For a version that State has yielded, Open is safe
-// for concurrent use, even while the group is being read.
+// Open reads the data of a version. The data is correct only if the reader returns io.EOF. If a blob's checksum is
+// wrong, the reader returns an error in place of the last chunk. For a version that State has yielded, Open is safe for
+// concurrent use, even while the group is being read.
 func (v *Version) Open(ctx context.Context) (io.ReadCloser, error) {
 	switch {
 	case v.Deleted():

@@ -17,7 +17,7 @@ func (g *Group) State(ctx context.Context, index uint64) iter.Seq2[Version, erro
 	return g.StateOf(ctx, index, func(int64) bool { return true })
 }
 
-// StateOf is like State, but only for the records for whose ids wanted returns true. It needs memory only for these
+// StateOf is like State, but yields only the records for whose ids wanted returns true. It needs memory only for these
 // records.
 func (g *Group) StateOf(ctx context.Context, index uint64, wanted func(id int64) bool) iter.Seq2[Version, error] {
 	return func(yield func(Version, error) bool) {

@@ -30,7 +30,7 @@ type newest struct {
 	blocks []*block // sorted by id; all blocks except the last one are full
 	rows   int
 	recent []row    // rows that are neither sorted nor in blocks yet
-	free   []*block // empty
+	free   []*block // empty blocks, for reuse
 }
 
 // add adds a version of a record. Only the version with the greatest index is kept.

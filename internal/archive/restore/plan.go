@@ -21,7 +21,7 @@ type limits struct {
 
 var defaultLimits = limits{segmentBytes: 256 << 20, partBytes: 32 << 20}
 
-// indexSpan is the smallest difference of two indexes that cannot be in the same segment (docs/format.md).
+// indexSpan is the smallest difference between two indexes that cannot be in the same segment (docs/format.md).
 const indexSpan = 1 << 32
 
 // plan describes the files of one group, without their data.
@@ -49,7 +49,7 @@ type part struct {
 // makePlan creates the plan of a group, for which it reads the group once.
 func makePlan(ctx context.Context, g *reader.Group, identity format.Identity, index uint64, l limits) (*plan, error) {
 	p := &plan{group: g, identity: identity, index: index, term: 1, blobs: map[string]format.Entry{}}
-	p.next = max(index, g.Through) + format.LossJump // rule 8
+	p.next = max(index, g.Through) + format.LossJump // an index that clients have seen is not used again (safety rule 8)
 	if p.next > format.NumberMax {
 		return nil, fmt.Errorf("%s: %w: index %d", g, format.ErrCorrupt, p.next)
 	}
