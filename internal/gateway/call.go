@@ -194,7 +194,7 @@ func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err e
 	return false, nil
 }
 
-// nowhere returns the error for a call to a group of which no shard is known. The receiver r may be nil.
+// nowhere returns the error for a call to a group for which no shard is known. The receiver r may be nil.
 func (r *route) nowhere() error {
 	if r != nil && r.waits != "" {
 		return restoring("group %q %s", r.group, r.waits)

@@ -87,7 +87,7 @@ func (a *adminServer) order(ctx context.Context, shard string,
 type placedShard struct {
 	state  recordv1.PlacementState
 	groups int    // groups with a copy or a planned copy on the shard
-	waits  string // why groups remain on the shard; set only while the shard is drained
+	waits  string // why groups remain on the shard; set only while the shard is being drained
 }
 
 // stuck returns the reason why a group cannot be moved even if other shards have space, or an empty string if it can be

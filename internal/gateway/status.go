@@ -42,7 +42,7 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 	// Findings lists the same findings as sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
-	// LeftOut has, for each list above, the number of rows that were left out. It is nil if the lists are complete.
+	// LeftOut holds, for each list above, the number of rows that were left out. It is nil if the lists are complete.
 	LeftOut *LeftOut `json:"leftOut,omitempty"`
 }
 
@@ -55,7 +55,7 @@ const (
 	findingsListed = 500 // limit on the list of findings, and on the list of problems
 )
 
-// LeftOut has, for each list in a Status, the number of rows that were left out.
+// LeftOut holds, for each list in a Status, the number of rows that were left out.
 type LeftOut struct {
 	Groups      int            `json:"groups,omitempty"`
 	GroupStates map[string]int `json:"groupStates,omitempty"` // number of omitted groups in each state
@@ -65,7 +65,7 @@ type LeftOut struct {
 	Moves       int            `json:"moves,omitempty"`
 	Findings    int            `json:"findings,omitempty"`
 	Problems    int            `json:"problems,omitempty"`
-	Text        string         `json:"text"` // which commands show all rows
+	Text        string         `json:"text"` // names the commands that show all rows
 }
 
 // ShardStatus describes a shard that is registered or holds groups.

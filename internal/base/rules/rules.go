@@ -13,8 +13,9 @@ type Off uint32
 // Keeps reports whether a rule is enforced, that is, not switched off.
 func (o Off) Keeps(rule Off) bool { return o&rule == 0 }
 
-// These are the rules. Each comment says what happens when the rule is switched off, and which case of
-// TestEveryRuleIsNeeded ("the simulation") or of TestEveryRuleOfShardsIsNeeded ("the exploration") finds the violation.
+// These are the rules. Numbers such as "rule 1" are those of the safety rules in docs/architecture.md. Each comment
+// says what happens when the rule is switched off, and which case of TestEveryRuleIsNeeded ("the simulation") or of
+// TestEveryRuleOfShardsIsNeeded ("the exploration") finds the violation.
 const (
 	// Sync is the rule that an appended entry is synced before it counts as stored (rule 1). Without it, a power cut
 	// loses acknowledged writes. In both the simulation and the exploration, the case "acknowledged means synced" finds

@@ -109,7 +109,7 @@ type look struct {
 	// indexes into found.
 
 	explained map[string]int                 // by shard: the finding about why it does not serve all its groups
-	states    map[string]v1alpha1.ShardState // by shard: the state that this finding is about
+	states    map[string]v1alpha1.ShardState // for each shard, the state that this finding is about
 	absent    map[string]bool                // shards that are silent or refuse to serve according to a gateway
 	pools     map[string]int                 // by pool: the finding which says that its drain cannot end or has ended
 	lostDisks []int                          // the findings about shards whose disk is lost

@@ -21,10 +21,10 @@ const (
 	// AnnotationStoreUID is the UID of the store whose claim the disk was bound to. Only that store can get the disk again
 	// automatically.
 	AnnotationStoreUID = "sheaf.dev/store-uid"
-	// AnnotationGivenUp with value true means that an administrator has replaced the disk (spec.replace of a
+	// AnnotationGivenUp with the value true means that an administrator has replaced the disk (spec.replace of a
 	// ShardPool). The disk is no longer assigned automatically.
 	AnnotationGivenUp = "sheaf.dev/given-up"
-	// AnnotationRelease with value true makes a Released disk available again. An administrator sets it.
+	// AnnotationRelease with the value true makes a Released disk available again. An administrator sets it.
 	AnnotationRelease = "sheaf.dev/release"
 	// AnnotationForClaim is namespace/name of the only claim that may get a free disk. An administrator sets it on a disk
 	// that was moved to another node with its data. The operator removes it when the disk is bound to the claim.

@@ -14,7 +14,7 @@ import (
 // These are the annotations for wiping a Released disk. An administrator sets the first one, the operator responds with
 // a question, and the administrator repeats the question's token.
 const (
-	// AnnotationWipe with value true makes the operator ask whether to wipe a Released disk. An administrator sets it.
+	// AnnotationWipe with the value true makes the operator ask whether to wipe a Released disk. An administrator sets it.
 	AnnotationWipe = "sheaf.dev/wipe"
 	// AnnotationWipeAsked holds the operator's question, which is a WipeToken.
 	AnnotationWipeAsked = "sheaf.dev/wipe-asked"
@@ -24,7 +24,7 @@ const (
 	// replaces.
 	AnnotationWipes = "sheaf.dev/wipes"
 	// AnnotationWipeHeld is set on the same volume as AnnotationWipes. It names the claim whose data was on the disk, as
-	// namespace/name. It is empty if no claim of a store ever had the disk.
+	// namespace/name. It is empty if no store's claim was ever bound to the disk.
 	AnnotationWipeHeld = "sheaf.dev/wipe-held"
 )
 
@@ -62,7 +62,7 @@ func WipeName(volume string) string {
 // same device as a raw block device, for one claim in the operator's namespace. The wiping pod therefore has access to
 // this device only, and needs no privileges for it.
 func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
-	held := "" // empty if no claim of a store ever had the disk
+	held := "" // empty if no store's claim was ever bound to the disk
 	if ref := pv.Spec.ClaimRef; ref.UID != "" {
 		held = ref.Namespace + "/" + ref.Name
 	}

@@ -139,7 +139,7 @@ func TestCat(t *testing.T) {
 	}
 }
 
-// A line of JSON contains the metadata and all the data, even if the data are a blob.
+// A line of JSON contains the metadata and all the data, even if the data is a blob.
 func TestCatAsJSON(t *testing.T) {
 	s, _, w := sample(t)
 	got := run(true, func(out *cli.Output) error { return Cat(t.Context(), out, s, CatOptions{ID: "11"}) })

@@ -35,7 +35,7 @@ type At struct {
 	Index uint64    // 0 if the point is not an index
 	Point string    // name of a point of the archive; empty if it is another kind of point
 
-	groups map[uuid.UUID]uint64 // of Point
+	groups map[uuid.UUID]uint64 // for each group that existed at Point, the index in its history
 }
 
 // ParseAt parses a point: a time in the format of RFC 3339, "index:" followed by an index, or "point:" followed by a
@@ -98,8 +98,8 @@ func (at At) index(ctx context.Context, g *reader.Group) (uint64, error) {
 	return g.Through, nil
 }
 
-// Cat writes to Out the data that a record had at a point. As JSON, it writes one line with the metadata and the
-// data, which are in base64. If Cat returns an error, the data that it wrote are incomplete.
+// Cat writes to Out the data that a record had at a point. As JSON, it writes one line with the metadata and the data,
+// which is in base64. If Cat returns an error, the data that it wrote is incomplete.
 func Cat(ctx context.Context, out *cli.Output, s Source, opts CatOptions) error {
 	id, err := cli.ParseID(opts.ID)
 	if err != nil {
@@ -182,7 +182,7 @@ func write(out *cli.Output, v reader.Version, g *reader.Group, src io.Reader) er
 	if err != nil {
 		return err
 	}
-	// A line of JSON is written only after all the data were read, so that an error does not leave half a line.
+	// A line of JSON is written only after all the data was read, so that an error does not leave half a line.
 	var data bytes.Buffer
 	if _, err := io.Copy(&data, src); err != nil {
 		return err

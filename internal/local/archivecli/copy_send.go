@@ -119,8 +119,8 @@ func (c *copying) get(ctx context.Context, batch []copied, metadataOnly bool) []
 	return c.to.BatchGet(ctx, items)
 }
 
-// compare compares the data of records whose metadata are the same as in the archive. Such records may have been
-// written by an earlier copy.
+// compare compares the data of records whose metadata is the same as in the archive. Such records may have been written
+// by an earlier copy.
 func (c *copying) compare(ctx context.Context, batch []copied, at []int, present []presence) error {
 	var small []copied
 	var places []int

@@ -213,7 +213,7 @@ func TestCopyBringsBackWhatWasDeletedAndReplaced(t *testing.T) {
 	if got.err != nil || got.out != "wrote 0 records, 0 B\n  601 already there\n" || l.written() != 13 {
 		t.Errorf("again: %q, %v, %d written", got.out, got.err, l.written())
 	}
-	// Copy finds data that differ although the metadata are equal, in a small record and in a large one.
+	// Copy finds data that differs although the metadata is equal, in a small record and in a large one.
 	for _, id := range []int64{11, 1000} {
 		r := l.records[client.Key{ID: id, Group: "alpha"}]
 		r.Data = bytes.Clone(r.Data)

@@ -125,7 +125,7 @@ func DeletePoint(ctx context.Context, out *cli.Output, s Source, name string, no
 
 // PruneOptions are the options of Prune.
 type PruneOptions struct {
-	Keep   time.Duration // the window
+	Keep   time.Duration // reads as of times less than Keep ago return the same results as before
 	Points int           // number of scheduled points to keep
 	DryRun bool
 	Now    func() time.Time

@@ -20,7 +20,7 @@ type StatusOptions struct {
 	// LagMax is the maximum age of the time up to which all groups are archived. For groups without writes, the archiver
 	// updates this time only every 10 minutes.
 	LagMax time.Duration
-	Now    func() time.Time // nil: time.Now
+	Now    func() time.Time // nil means time.Now
 }
 
 // StatusJSON is what Status prints about the archive of a store.
@@ -35,7 +35,7 @@ type StatusJSON struct {
 	// the time is not known.
 	FirstPoint string       `json:"firstPoint,omitempty"`
 	Groups     int          `json:"groups"`
-	Deleted    int          `json:"deletedGroups"` // not included in Groups
+	Deleted    int          `json:"deletedGroups"` // number of deleted groups, which Groups does not include
 	Holes      []StatusHole `json:"holes"`
 	// Missing describes, for each group that lacks objects, which objects are missing.
 	Missing []string       `json:"missing,omitempty"`

@@ -66,7 +66,7 @@ func NotBlankf(format string, args ...any) error {
 	return &coded{Code: exitNotBlank, Err: fmt.Errorf(format, args...)}
 }
 
-// LostData returns err with exit code 5, which means that the data of a process are lost.
+// LostData returns err with exit code 5, which means that the data of a process is lost.
 func LostData(err error) error { return &coded{Code: exitLostData, Err: err} }
 
 // ExitCode returns the exit code of a command that ended with err. A gRPC status for an invalid request counts as

@@ -37,7 +37,7 @@ func DeleteGroups(ctx context.Context, deleteOne func(ctx context.Context, group
 const (
 	groupNoLeader = "NoLeader" // no copy leads, so calls wait
 	groupDegraded = "Degraded" // the group is served, but by fewer copies than it should have
-	groupLost     = "DataLost" // every copy's shard runs, and reports that the data are missing on its volume
+	groupLost     = "DataLost" // every copy's shard runs, and reports that the data is missing on its volume
 )
 
 // GroupRestoring is the state of a group that waits for its restore from an archive.

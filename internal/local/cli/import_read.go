@@ -347,7 +347,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case counter.at < most && !unsized && statErr == nil && now.Size() < s.size && shorter < 2:
-			shorter++ // the file has shrunk, so the server has refused data that were shorter than declared
+			shorter++ // the file has shrunk, so the server has refused data that was shorter than declared
 			continue
 		case !retryable(err):
 			return im.complete(ctx, p, s.size, false, err)

@@ -85,7 +85,7 @@ func (c *Conn) WriteScanTar(ctx context.Context, out *Output, options *client.Sc
 	return report, t.archive.Close()
 }
 
-// tarWriter is one archive in progress.
+// tarWriter writes one tar archive.
 type tarWriter struct {
 	opts    TarOptions
 	archive *tar.Writer

@@ -42,7 +42,7 @@ type VerifyGroupReport struct {
 	Bytes     int64  `json:"bytes"`
 	Entries   int64  `json:"entries"`
 	TornBytes int64  `json:"tornBytes,omitempty"`
-	// Joining is true if the replica is still joining its group, so that its data are not needed yet.
+	// Joining is true if the replica is still joining its group, so that its data is not needed yet.
 	Joining     bool            `json:"joining,omitempty"`
 	Damages     []format.Damage `json:"damages,omitempty"`     // damages that were found before a repair
 	Error       string          `json:"error,omitempty"`       // why the group could not be checked or repaired

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestVerifyKnowsTheJournal checks data that are only in the journal after a power cut. Verify must report them, and a
-// repair must first write them to their segment.
+// TestVerifyKnowsTheJournal checks data that is only in the journal after a power cut. Verify must report it, and a
+// repair must first write it to its segment.
 func TestVerifyKnowsTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()

@@ -12,7 +12,7 @@ import (
 )
 
 // Quotas apply in a running store, both through the gateway and directly at the shard. If a rate is exceeded, the Go
-// client waits, within its deadline. If stored data exceed a quota, the client reports an error immediately.
+// client waits, within its deadline. If stored data exceeds a quota, the client reports an error immediately.
 func TestTheClientWaitsForRatesAndReportsWhatIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a-1", "b-1")

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// tenancy is a store whose tenants make random calls. Each tenant has its own prefix. The data of each record begin
+// tenancy is a store whose tenants make random calls. Each tenant has its own prefix. The data of each record begins
 // with the name of the tenant that stored it.
 type tenancy struct {
 	*granted

@@ -79,6 +79,6 @@ func decide(ctx context.Context, store identity.Store, method string) error {
 	if err != nil {
 		return err
 	}
-	var table *access.Compiled // none
+	var table *access.Compiled // nil, because the rules alone decide
 	return table.Admit(&caller, method)
 }

@@ -46,7 +46,7 @@ type site struct {
 	bucket  *archivetest.Memory
 	model   *archivetest.Writer
 	opts    Options
-	own     *certs.Source // nil: plaintext
+	own     *certs.Source // nil for plaintext
 
 	server *grpc.Server
 	conns  []*grpc.ClientConn
@@ -352,7 +352,7 @@ func TestABrokenGroupIsNamedAndTheOthersAreServed(t *testing.T) {
 	})
 }
 
-// If the bucket does not respond, no data are lost, so the shard tries again.
+// If the bucket does not respond, no data is lost, so the shard tries again.
 func TestABucketThatIsAwayIsUnavailable(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)

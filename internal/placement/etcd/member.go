@@ -153,7 +153,7 @@ type Member struct {
 	// failed has room for one error. It receives the reason if the member stops without a call to Close.
 	failed chan error
 
-	mu   sync.Mutex // guards care
+	mu   sync.Mutex // guards the field care
 	care careStatus
 }
 

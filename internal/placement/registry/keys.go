@@ -25,7 +25,7 @@ const (
 	volumesKey  = "volumes/"
 	statesKey   = "states/" // desired states of shards; see SetShardState
 	electionKey = "election/planner"
-	frozenKey   = "frozen" // key that exists while the store is frozen (rule 9)
+	frozenKey   = "frozen" // key that exists while the store is frozen (safety rule 9)
 	// Views do not contain the following keys.
 	accessKey  = "access" // table of grants, for internal/security/access
 	signingKey = "seal"   // key with which gateways and shards sign values that clients return later

@@ -42,7 +42,7 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	for _, c := range []struct {
 		// These are the step and the generation that etcd has registered.
 		registered, generation uint64
-		// here is the step that the volume is in, and known is the registered step that the volume knows of. The volume's
+		// here is the volume's current step, and known is the registered step that the volume knows of. The volume's
 		// generation is always 9.
 		here, known uint64
 		want        error

@@ -11,9 +11,9 @@ import (
 // pageLasts is the time for which a signed page token is valid.
 const pageLasts = 7 * 24 * time.Hour
 
-// SignPage signs the page token of a list of something within a group, for the caller in the context. It does so only
-// if Call.Signs is true for that caller. An empty token means that there is no further page, and remains empty. A
-// signed token is text in URL-safe base64 without padding. If the context has no call, SignPage returns an error.
+// SignPage signs the page token of a listing within a group, for the caller in the context. It does so only if
+// Call.Signs is true for that caller. An empty token means that there is no further page, and remains empty. A signed
+// token is text in URL-safe base64 without padding. If the context has no call, SignPage returns an error.
 func SignPage(ctx context.Context, group, token string) (string, error) {
 	call, err := callOf(ctx)
 	if err != nil || token == "" || !call.Signs() {

@@ -47,7 +47,7 @@ type Source struct {
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
-	read   time.Time // when the files were last read and valid
+	read   time.Time // when the files were last read and found valid
 	failed error     // why the newest files are not used; nil if they are
 }
 

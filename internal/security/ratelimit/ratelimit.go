@@ -323,7 +323,7 @@ func (g *Guard) leave(from *address) {
 	g.mu.Unlock()
 }
 
-// handshake is one handshake in progress.
+// handshake tracks a TLS handshake that is in progress.
 type handshake struct {
 	raw       net.Conn
 	from      *address

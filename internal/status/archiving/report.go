@@ -16,12 +16,12 @@ const Path = "/status"
 // State tells what an archiver is doing.
 type State string
 
-// The states.
+// These are the values of State.
 const (
-	Starting  State = "starting"  // it reads from the bucket how far each group is archived
-	Archiving State = "archiving" // it archives; if it makes no progress, Trouble has the reason
-	Waiting   State = "waiting"   // it could not begin, or had to stop, and will try again; Trouble has the reason
-	Ended     State = "ended"     // it has stopped for good; Trouble has the reason
+	Starting  State = "starting"  // the archiver reads from the bucket how far each group is archived
+	Archiving State = "archiving" // the archiver is running; if it makes no progress, Trouble has the reason
+	Waiting   State = "waiting"   // the archiver could not begin or had to stop, and will retry; Trouble has the reason
+	Ended     State = "ended"     // the archiver has stopped for good; Trouble has the reason
 )
 
 // These are the reasons of a Trouble. Package bucket defines further reasons.

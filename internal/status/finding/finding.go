@@ -17,7 +17,7 @@ type Severity string
 
 // These are the severities, from the worst to the mildest.
 const (
-	Problem Severity = "problem" // calls fail, or data are at risk
+	Problem Severity = "problem" // calls fail, or data is at risk
 	Warning Severity = "warning" // nothing fails yet
 	Note    Severity = "note"    // activity in progress, or a possible improvement
 )

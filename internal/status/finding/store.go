@@ -42,7 +42,7 @@ func Listed(shards *recordv1.ListShardsResponse, groups *recordv1.ListGroupsResp
 		Groups: groups.GetGroups(), Whole: true}
 }
 
-// HasLost reports whether the data of a copy are missing on the volume of its shard.
+// HasLost reports whether the data of a copy is missing on the volume of its shard.
 func (f *Facts) HasLost() bool { return slices.ContainsFunc(f.Groups, (*recordv1.Group).GetLost) }
 
 // IsNeeded reports whether a group with a copy on the shard is not served because at least half of its copies do not

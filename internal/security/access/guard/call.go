@@ -32,7 +32,7 @@ type call struct {
 	expires *time.Timer
 
 	mu      sync.Mutex
-	asked   []ask // arguments of the allowed calls to may; recorded only if lasts is set
+	asked   []ask // arguments of those calls to may that were allowed; recorded only if lasts is set
 	denied  ask   // last refusal that was written to the audit log
 	refusal bool
 	// wrote is written to the audit log when the call ends. Its verb is NoVerb if the call writes nothing.
@@ -139,8 +139,8 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	if !c.guard.cfg.Audit.writes() {
 		return
 	}
-	// Writes to the same group that have the same outcome share one line. If each write had a line of its own, they
-	// would fill the queue and displace other lines.
+	// Writes to the same group that have the same outcome share one line of the audit log. If each write had a line of its
+	// own, they would fill the queue and displace other lines.
 	type alike struct {
 		verb  access.Verb
 		group string

@@ -66,7 +66,7 @@ type Guard struct {
 	counts    counts
 
 	mu      sync.Mutex
-	open    map[*call]struct{} // lasting calls
+	open    map[*call]struct{} // calls that may stay open for a long time (Rule.Lasting)
 	unknown map[string]int64   // number of tokens with a key that was not in the table, by issuer
 }
 
