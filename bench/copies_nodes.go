@@ -39,7 +39,7 @@ type benchNode struct {
 	journal   *journal.Journal
 	logs      map[uuid.UUID]*group.Log
 	replicas  map[uuid.UUID]*replica.Replica
-	made      atomic.Bool // all logs and replicas exist
+	made      atomic.Bool // whether all logs and replicas exist
 }
 
 // benchNodes are shards in one process. Each has its own folder and a copy of every group.
@@ -99,8 +99,8 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 	return n, n.lead(ctx)
 }
 
-// newServer creates the gRPC server of a node. Of the options of a shard's server, it has those that are needed for
-// messages between shards.
+// newServer creates the gRPC server of a node. It has only those options of a shard's server that messages between
+// shards need.
 func newServer(creds credentials.TransportCredentials) *grpc.Server {
 	return grpc.NewServer(grpc.Creds(creds), grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20),
 		grpc.WaitForHandlers(true))

@@ -11,8 +11,8 @@ import (
 // readRecords is the number of records that are read, each many times.
 const readRecords = 20000
 
-// reads compares unary reads from groups with three copies with unary reads from groups with one copy, on the same
-// number of shards.
+// reads compares unary reads from groups with three copies to those from groups with one copy, on the same number of
+// shards.
 func (b *copiesBench) reads(ctx context.Context) error {
 	dir, err := b.folder("read")
 	if err != nil {

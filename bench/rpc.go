@@ -31,8 +31,8 @@ type RPCOptions struct {
 	TLS     bool // use TLS on all connections, including those to the servers that Sheaf is compared with
 }
 
-// rpcBench is one run. It uses a store with one shard, an echo server, and a hop that forwards calls to the echo
-// server.
+// rpcBench is one run of the RPC benchmark. It uses a store with one shard, an echo server, and a hop that forwards
+// calls to the echo server.
 type rpcBench struct {
 	outcome
 	opts    RPCOptions

@@ -36,7 +36,8 @@ type WritePathOptions struct {
 	Batch   int // records in a BatchPut
 }
 
-// writePath is one run. The shard is a separate process, so that its profiles do not include callers.
+// writePath is one run of the write-path benchmark. The shard is a separate process, so that its profiles do not
+// include callers.
 type writePath struct {
 	outcome
 	opts  WritePathOptions

@@ -204,7 +204,7 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 
 	if takesTokens { // a caller without a certificate may connect to this port, but is anonymous until it sends a token
 		stranger := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
-			MinVersion: tls.VersionTLS13}) //nolint:gosec // a stranger
+			MinVersion: tls.VersionTLS13}) //nolint:gosec // the server's certificate does not matter here
 		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(stranger))
 		Expect(err).NotTo(HaveOccurred())
 		defer conn.Close()
@@ -218,7 +218,7 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 	Expect(err).NotTo(HaveOccurred())
 	defer secure.Close()
 	conn := tls.Client(secure, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"},
-		MinVersion: tls.VersionTLS12}) //nolint:gosec // a stranger
+		MinVersion: tls.VersionTLS12}) //nolint:gosec // the server's certificate does not matter here
 	Expect(conn.SetDeadline(time.Now().Add(30 * time.Second))).To(Succeed())
 	if err = conn.Handshake(); err == nil { // in TLS 1.3, the server's refusal comes after the client's handshake
 		_, err = conn.Read(answer)

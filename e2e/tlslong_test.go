@@ -300,7 +300,7 @@ type streams struct {
 	named *client.Client // client that uses the token
 
 	mu     sync.Mutex
-	turns  map[string]int // for each kind of call; guarded by mu
+	turns  map[string]int // number of finished calls of each kind; guarded by mu
 	failed []string       // guarded by mu
 }
 

@@ -27,14 +27,14 @@ type layout interface {
 // fileLayout stores each record in its own file.
 type fileLayout struct {
 	title  string
-	folder func(set *recordSet, i int, name string) string // the relative folder of record number i; "": the folder itself
+	folder func(set *recordSet, i int, name string) string // relative folder of record number i; may be empty
 	made   bool                                            // the folders are created before the measurement begins
 }
 
 func flatFolder(*recordSet, int, string) string { return "" }
 
-// tree puts files into nested folders. Each argument stands for one level: it says how many hexadecimal digits from
-// the file's name a folder of that level is named after.
+// tree puts files into nested folders. Each argument stands for one level: the folders of that level are named after
+// the next digits of the file's name, and the argument is the number of these digits.
 func tree(digits ...int) func(*recordSet, int, string) string {
 	return func(_ *recordSet, _ int, name string) string {
 		folder := ""

@@ -1,7 +1,7 @@
 // Command vulncheck reads the output of `govulncheck -format json` (golang.org/x/vuln) and lists the vulnerabilities.
-// It exits with 1 if code of this module can reach a vulnerability in a required module, which must then be upgraded.
-// Vulnerabilities in the standard library are also listed, but they need a newer Go on the build machine and no change
-// in this repository.
+// It exits with status 1 if code of this module can reach a vulnerability in a required module, which must then be
+// upgraded. Vulnerabilities in the standard library are also listed, but they need a newer Go on the build machine and
+// no change in this repository.
 package main
 
 import (

@@ -121,7 +121,7 @@ type direction int
 const (
 	deaf   direction = iota + 1 // incoming packets
 	mute                        // outgoing packets
-	silent                      // both
+	silent                      // incoming and outgoing packets
 )
 
 // cut drops packets between the machine and other machines, in one direction or both.

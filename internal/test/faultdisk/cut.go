@@ -27,7 +27,7 @@ type Survival struct {
 	Seed        uint64 // seed of the random choices
 }
 
-// AnySurvival chooses a Survival at random, as determined by a seed. Only the sector size is given.
+// AnySurvival returns a Survival with the given sector size. Everything else in it is random and derived from seed.
 func AnySurvival(seed uint64, sectorBytes int64) Survival {
 	return Survival{Keep: Keep(rand.New(rand.NewPCG(seed, 1)).IntN(int(keeps))), SectorBytes: sectorBytes, Seed: seed}
 }

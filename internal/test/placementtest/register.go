@@ -88,7 +88,7 @@ func (p *Process) Again(ctx context.Context) error {
 	return err
 }
 
-// run is the test of one case.
+// run tests a registry in one case.
 type run struct {
 	*testing.T
 	registry Registry

@@ -133,7 +133,7 @@ func (r *recording) note(ctx context.Context) error {
 	return err
 }
 
-// knownAt returns the content of etcd at the time of a power cut at the given position, as it was last recorded.
+// knownAt returns the content of etcd as last recorded at or before the given position, which is that of a power cut.
 func (r *recording) knownAt(cut int) map[string]string {
 	i, exact := slices.BinarySearchFunc(r.known, cut, func(k known, at int) int { return k.at - at })
 	if !exact {

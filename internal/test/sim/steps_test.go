@@ -286,8 +286,8 @@ func (w *world) step(m *machine) {
 	w.fired["step of a volume"]++
 }
 
-// note is called at regular intervals while a machine runs. It measures for how long etcd has responded since the
-// first write after the backup.
+// note is called at regular intervals while a machine runs. It measures how long etcd has been responding without
+// interruption. The time before the first write after the backup does not count.
 func (s *sinceBackup) note(durable uint64, silent bool) {
 	s.written = s.written || durable != s.durable
 	switch {

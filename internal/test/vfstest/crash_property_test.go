@@ -23,9 +23,9 @@ func sectorAt(content []byte, i int) []byte {
 	return out
 }
 
-// TestCrashContentIsFromHistory makes random writes, truncations and syncs, both on a file and on a naive model,
-// which is a list of all contents since the last sync. After a crash, each sector must have a content that it had at
-// the last sync or later, and the file must have a size that it had at the last sync or later.
+// TestCrashContentIsFromHistory makes random writes, truncations and syncs, both on a file and on a naive model, which
+// is a list of all contents since the last sync. After a crash, each sector must have one of the contents that it had
+// at the last sync or later, and the file must have a size that it had at the last sync or later.
 func TestCrashContentIsFromHistory(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		m := vfstest.NewMem()
@@ -105,8 +105,8 @@ func checkContent(t *rapid.T, s vfstest.Survival, got []byte, history [][]byte) 
 	}
 }
 
-// prefixOfHistory reports whether a crash could leave a sector with the content have. Such a sector has a content
-// from the history, which is truncated at a size from the history and padded with zeros.
+// prefixOfHistory reports whether a crash could leave a sector with the content have. Such a sector has one of the
+// contents in the history, truncated at a size from the history and padded with zeros.
 func prefixOfHistory(have []byte, i int, history [][]byte) bool {
 	for _, h := range history {
 		at := min(max(len(h)-i*sector, 0), len(have))

@@ -14,7 +14,7 @@ import (
 // Effect determines how a fault affects an operation, in addition to the error that the operation returns.
 type Effect uint8
 
-// These are the effects.
+// These are the effects that a fault can have.
 const (
 	// EffectNone means that the error is returned and nothing is done.
 	EffectNone Effect = iota
