@@ -77,7 +77,7 @@ type ShardStatus struct {
 	Zone          string `json:"zone,omitempty"`
 	Domain        string `json:"domain,omitempty"`
 	CapacityBytes int64  `json:"capacityBytes,omitempty"`
-	GroupCount    int    `json:"groupCount"` // voting copies
+	GroupCount    int    `json:"groupCount"` // number of voting copies on the shard
 	Leaders       int    `json:"leaders"`
 	StoredBytes   int64  `json:"storedBytes"` // size of the voting copies, as last reported
 }

@@ -76,7 +76,7 @@ func (k Kind) String() string {
 // Cipher identifies the method with which the chunks of an object are encrypted.
 type Cipher uint8
 
-// The ciphers.
+// These are the values of Cipher.
 const (
 	CipherNone Cipher = iota
 	CipherAES256GCM

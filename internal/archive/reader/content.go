@@ -36,7 +36,7 @@ type content struct {
 	limit  int64  // the caller reads the content only up to this offset
 	buffer []byte // holds one chunk with its check
 	number int64  // number of the chunk in data
-	data   []byte // nil: none
+	data   []byte // content of that chunk; nil if no chunk is loaded
 }
 
 // openContent opens an object and decodes its header. The function check compares the header with what the caller
