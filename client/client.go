@@ -229,14 +229,14 @@ func (s *server) close() error {
 	return s.Close()
 }
 
-// hearing is a stats.Handler that records that some server has responded.
-type hearing atomic.Bool
+// responseWatcher is a stats.Handler that records that some server has responded.
+type responseWatcher atomic.Bool
 
 // TagRPC implements stats.Handler.
-func (*hearing) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (*responseWatcher) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 
 // HandleRPC implements stats.Handler.
-func (h *hearing) HandleRPC(_ context.Context, s stats.RPCStats) {
+func (h *responseWatcher) HandleRPC(_ context.Context, s stats.RPCStats) {
 	switch s.(type) {
 	case *stats.InHeader, *stats.InTrailer:
 		(*atomic.Bool)(h).Store(true)
@@ -244,10 +244,12 @@ func (h *hearing) HandleRPC(_ context.Context, s stats.RPCStats) {
 }
 
 // TagConn implements stats.Handler.
-func (*hearing) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*responseWatcher) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	return ctx
+}
 
 // HandleConn implements stats.Handler.
-func (*hearing) HandleConn(context.Context, stats.ConnStats) {}
+func (*responseWatcher) HandleConn(context.Context, stats.ConnStats) {}
 
 // dialTarget returns the gRPC target for an address. The passthrough resolver looks the name up at each attempt to
 // connect. gRPC's own resolver looks it up at most every 30 s, which is too slow for a restarted server with a new
@@ -279,7 +281,7 @@ func (c *Client) conn(address string) (*server, error) {
 		options = append(options, grpc.WithPerRPCCredentials(c.cfg.CallCredentials))
 	}
 	if c.cfg.FailFast {
-		options = append(options, grpc.WithStatsHandler((*hearing)(&c.heard)))
+		options = append(options, grpc.WithStatsHandler((*responseWatcher)(&c.heard)))
 	}
 	conn, err := grpc.NewClient(dialTarget(address), append(options, c.cfg.DialOptions...)...)
 	if err != nil {
@@ -356,18 +358,18 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 		a.Hold = v.Reason == reason.QuotaExceeded
 	case v.Reason == reason.ShardUnreachable:
 		a.client.unreachable(to)
-		if to.gateway && a.N()+1 >= len(a.client.cfg.Addresses) && a.client.nobody(err) {
+		if to.gateway && a.N()+1 >= len(a.client.cfg.Addresses) && a.client.noListener(err) {
 			v.Fate = routing.Final
 		}
 	}
 	return v
 }
 
-// nobody reports whether err means that no server listens at an address. It returns false without Config.FailFast, and
+// noListener reports whether err means that no server listens at an address. It returns false without Config.FailFast, and
 // once any server has responded. It also returns false if the attempt was too slow, because the address may belong to
 // a Service, which may route the next connection to another server. A slow attempt can also end with a canceled or
 // closed connection, because the server's liveness.Pulse gives up such connections.
-func (c *Client) nobody(err error) bool {
+func (c *Client) noListener(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false
 	}

@@ -103,7 +103,7 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 			c.scanSplits(ctx, o, yield)
 			return
 		}
-		s := &scanning{client: c, request: recordv1.ScanRequest{Group: o.Group, Cursor: o.Cursor,
+		s := &scanStream{client: c, request: recordv1.ScanRequest{Group: o.Group, Cursor: o.Cursor,
 			MetadataOnly: o.MetadataOnly}}
 		s.attempts = c.attempts(call{op: "scan", group: o.Group})
 		if o.Split != nil {
@@ -126,8 +126,8 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 	}
 }
 
-// scanning is one stream of a scan. The stream resumes after it breaks.
-type scanning struct {
+// scanStream is one stream of a scan. The stream resumes after it breaks.
+type scanStream struct {
 	client   *Client
 	request  recordv1.ScanRequest
 	attempts attempts
@@ -137,7 +137,7 @@ type scanning struct {
 }
 
 // run passes the records of each message to the function take. If take returns false, run stops and returns nil.
-func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
+func (s *scanStream) run(ctx context.Context, take func([]Record) bool) error {
 	for {
 		to, err := s.target()
 		if err != nil {
@@ -155,7 +155,7 @@ func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 
 // target returns the destination of the next attempt. With Direct, the first attempt and every second one after it go
 // to the best shard for the split.
-func (s *scanning) target() (target, error) {
+func (s *scanStream) target() (target, error) {
 	if s.client.cfg.Direct && len(s.addresses) > 0 && s.attempts.N()%2 == 0 {
 		if to, err := s.client.conn(s.addresses[0]); err == nil && !to.pulse.Silent() {
 			return target{conn: to}, nil
@@ -164,7 +164,7 @@ func (s *scanning) target() (target, error) {
 	return s.client.target(s.attempts.what, s.attempts.N())
 }
 
-func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool) (stopped bool, err error) {
+func (s *scanStream) once(ctx context.Context, to target, take func([]Record) bool) (stopped bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if s.cursor != nil {
@@ -197,15 +197,15 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 	}
 }
 
-// scanned is a message of one split's scan, or the error with which this scan ended.
-type scanned struct {
+// scanResult is a message of one split's scan, or the error with which this scan ended.
+type scanResult struct {
 	records []Record
 	err     error
 }
 
 // scanEach scans splits, o.Parallel at a time, and returns when all scans have ended.
-func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []Split, results chan<- scanned) {
-	give := func(r scanned) bool {
+func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []Split, results chan<- scanResult) {
+	give := func(r scanResult) bool {
 		select {
 		case results <- r:
 			return true
@@ -220,12 +220,12 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []Split, re
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // the caller takes no more records
 			}
-			s := &scanning{
+			s := &scanStream{
 				client: c, request: recordv1.ScanRequest{Split: split.Token, MetadataOnly: o.MetadataOnly},
 				attempts: c.attempts(call{op: "scan"}), addresses: split.Addresses,
 			}
-			if err := s.run(ctx, func(records []Record) bool { return give(scanned{records: records}) }); err != nil {
-				give(scanned{err: err})
+			if err := s.run(ctx, func(records []Record) bool { return give(scanResult{records: records}) }); err != nil {
+				give(scanResult{err: err})
 			}
 			return nil
 		})
@@ -249,7 +249,7 @@ func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Recor
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	results := make(chan scanned)
+	results := make(chan scanResult)
 	all.Go(func() {
 		defer close(results)
 		c.scanEach(ctx, o, splits, results)

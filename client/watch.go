@@ -38,7 +38,7 @@ func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions)
 			return
 		}
 		what := call{op: "watch group " + group, group: group}
-		w := &watching{
+		w := &watchStream{
 			client: c, options: o, request: recordv1.WatchRequest{Group: group, Cursor: o.Cursor}, yield: yield,
 			attempts: c.attempts(what),
 		}
@@ -48,8 +48,8 @@ func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions)
 	}
 }
 
-// watching is one stream of changes. The stream resumes after it breaks.
-type watching struct {
+// watchStream is one stream of changes. The stream resumes after it breaks.
+type watchStream struct {
 	client   *Client
 	options  WatchOptions
 	request  recordv1.WatchRequest
@@ -58,7 +58,7 @@ type watching struct {
 }
 
 // run receives changes until an error occurs. It returns nil if the caller stops the iteration.
-func (w *watching) run(ctx context.Context) error {
+func (w *watchStream) run(ctx context.Context) error {
 	for {
 		to, err := w.client.target(w.attempts.what, w.attempts.N())
 		if err != nil {
@@ -77,7 +77,7 @@ func (w *watching) run(ctx context.Context) error {
 	}
 }
 
-func (w *watching) once(ctx context.Context, to target) (stopped bool, err error) {
+func (w *watchStream) once(ctx context.Context, to target) (stopped bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := recordv1.NewRecordServiceClient(to.conn).Watch(ctx, &w.request)

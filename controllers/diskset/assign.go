@@ -38,7 +38,7 @@ func (d *diskDecision) assign() {
 	for n := range claims {
 		claim := &claims[n]
 		key := claim.Namespace + "/" + claim.Name
-		if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || taken[key] || d.ofNobody(claim) {
+		if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || taken[key] || d.isOrphan(claim) {
 			continue
 		}
 		store := d.storeOf(claim)

@@ -261,7 +261,7 @@ func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 		if pv.Labels[v1alpha1.LabelDiskSet] != set.Name {
 			continue
 		}
-		if standsInFor(pv) != "" || looksAt(pv) != "" {
+		if standsInFor(pv) != "" || inspectedVolume(pv) != "" {
 			if err := r.stopJob(ctx, run.observed, pv); err != nil {
 				return err
 			}

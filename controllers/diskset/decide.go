@@ -76,7 +76,7 @@ func decideDisks(o *observedDisks) decidedDisks {
 		case pv.Labels[v1alpha1.LabelDiskSet] != o.set.Name || wanted[pv.Name]:
 		case standsInFor(&pv) != "":
 			d.standIn(&pv, nil)
-		case looksAt(&pv) != "":
+		case inspectedVolume(&pv) != "":
 			if !d.lookedAt[pv.Name] {
 				d.tidy(&pv, d.jobs[pv.Name])
 			}
@@ -94,10 +94,10 @@ type diskDecision struct {
 	after  map[string]*corev1.PersistentVolume // the wanted volumes of this set, by name
 	order  []string
 	states map[string]*v1alpha1.DiskStatus
-	// looks is the number of disks that are being inspected. lookedAt holds the raw volumes whose Jobs are still needed.
-	looks    int
-	lookedAt map[string]bool
-	out      decidedDisks
+	// inspections is the number of disks that are being inspected. lookedAt holds the raw volumes whose Jobs are still needed.
+	inspections int
+	lookedAt    map[string]bool
+	out         decidedDisks
 }
 
 // decideDisk decides the state of one disk, without regard to claims.
@@ -171,7 +171,7 @@ func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	for n := range d.volumes {
 		pv := &d.volumes[n]
 		if pv.Spec.Local != nil && pv.Spec.Local.Path == disk.Device && workload.DiskNode(pv) == disk.Node &&
-			pv.Name != workload.DiskVolume(d.set.Name, disk) && looksAt(pv) != workload.DiskVolume(d.set.Name, disk) {
+			pv.Name != workload.DiskVolume(d.set.Name, disk) && inspectedVolume(pv) != workload.DiskVolume(d.set.Name, disk) {
 			return fmt.Sprintf(
 				"PersistentVolume %s uses this device: delete it when its data is no longer needed, or take the disk out of "+
 					"spec.disks", pv.Name)
@@ -241,16 +241,16 @@ func releasedWords(pv *corev1.PersistentVolume) string {
 func (d *diskDecision) claimOf(ref *corev1.ObjectReference) *corev1.PersistentVolumeClaim {
 	for n := range d.claims {
 		if c := &d.claims[n]; c.Namespace == ref.Namespace && c.Name == ref.Name && c.DeletionTimestamp == nil &&
-			!d.ofNobody(c) {
+			!d.isOrphan(c) {
 			return c
 		}
 	}
 	return nil
 }
 
-// ofNobody reports whether a claim was left behind by a pool that is being deleted or no longer exists. Such a claim
+// isOrphan reports whether a claim was left behind by a pool that is being deleted or no longer exists. Such a claim
 // gets no disk. Claims of etcd refer to no pool, and get a disk while their store exists.
-func (d *diskDecision) ofNobody(claim *corev1.PersistentVolumeClaim) bool {
+func (d *diskDecision) isOrphan(claim *corev1.PersistentVolumeClaim) bool {
 	pool := claim.Labels[v1alpha1.LabelPool]
 	return pool != "" && !fleet.IsBench(claim) && !d.pools[claim.Namespace+"/"+pool]
 }

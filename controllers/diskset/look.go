@@ -17,14 +17,16 @@ import (
 // Sheaf runs. fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder of a foreign file
 // system does not match.
 
-// looksMax is the maximum number of disks that are inspected at the same time for one DiskSet.
-const looksMax = 16
+// inspectionsMax is the maximum number of disks that are inspected at the same time for one DiskSet.
+const inspectionsMax = 16
 
 // lookBegins is the message for a disk whose inspecting Job does not exist yet.
 const lookBegins = "a Job begins to look whether it is blank"
 
-// looksAt returns the name of the PersistentVolume whose disk a Job inspects through pv, or "" for other volumes.
-func looksAt(pv *corev1.PersistentVolume) string { return pv.Annotations[workload.AnnotationLooks] }
+// inspectedVolume returns the name of the PersistentVolume whose disk a Job inspects through pv, or "" for other volumes.
+func inspectedVolume(pv *corev1.PersistentVolume) string {
+	return pv.Annotations[workload.AnnotationLooks]
+}
 
 // look decides whether a claim may get a free disk. If not, it changes the state of the disk, and its message says what
 // has to happen first.
@@ -44,20 +46,20 @@ func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alph
 		status.Message = "the operator does not know its own namespace or the image of Sheaf, so it cannot look whether " +
 			"the disk is blank: start it by its chart; or, if you know that nobody needs what is on the disk: " +
 			releaseCommand(live.Name)
-	case looking == nil && d.looks >= looksMax:
+	case looking == nil && d.inspections >= inspectionsMax:
 		status.Message = fmt.Sprintf("it waits until %s looked at",
-			step.Count(looksMax, "other disk was", "other disks were"))
+			step.Count(inspectionsMax, "other disk was", "other disks were"))
 	case looking == nil:
 		status.Message = lookBegins
 		d.out.actions = append(d.out.actions, diskAction{create: workload.LookVolume(live, d.set.Name, d.namespace)})
-	case looksAt(looking) != live.Name || looking.Labels[v1alpha1.LabelDiskSet] != d.set.Name:
+	case inspectedVolume(looking) != live.Name || looking.Labels[v1alpha1.LabelDiskSet] != d.set.Name:
 		status.State = v1alpha1.DiskLookFailed
 		status.Message = fmt.Sprintf("a PersistentVolume %s is there that this DiskSet did not make: delete it", looking.Name)
 	default:
 		d.lookOn(live, after, looking, status)
 	}
 	if status.State == v1alpha1.DiskLooking {
-		d.looks++
+		d.inspections++
 	}
 }
 

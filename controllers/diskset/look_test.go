@@ -145,7 +145,7 @@ func TestADiskInUseIsNotLookedAt(t *testing.T) {
 // The number of Jobs that run for a DiskSet at the same time is limited, even if it has many disks.
 func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
 	var disks []v1alpha1.Disk
-	for n := range looksMax + 5 {
+	for n := range inspectionsMax + 5 {
 		disks = append(disks, disk("n1", fmt.Sprintf("d%d", n), "1Gi"))
 	}
 	w := newDiskWorld(disks...)
@@ -153,8 +153,8 @@ func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
 		w.ends[d.Device] = batchv1.JobCondition{}
 	}
 	w.settle()
-	if jobs := len(w.o.jobs); jobs != looksMax {
-		t.Errorf("%d Jobs, want %d", jobs, looksMax)
+	if jobs := len(w.o.jobs); jobs != inspectionsMax {
+		t.Errorf("%d Jobs, want %d", jobs, inspectionsMax)
 	}
 	w.ends = nil
 	w.o.jobs = map[string]observedJob{}

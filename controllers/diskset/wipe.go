@@ -62,7 +62,7 @@ func (r *Reconciler) gatherJobs(ctx context.Context, o *observedDisks) error {
 		name := ""
 		if volume := standsInFor(pv); volume != "" {
 			name = workload.WipeName(volume)
-		} else if volume := looksAt(pv); volume != "" {
+		} else if volume := inspectedVolume(pv); volume != "" {
 			name = workload.LookName(volume)
 		}
 		if pv.Labels[v1alpha1.LabelDiskSet] != o.set.Name || name == "" {

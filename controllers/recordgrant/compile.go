@@ -110,20 +110,20 @@ func refusal(err error, words string) step.Outcome {
 
 // stillNamed returns the rights that both the last and the next state of a grant give.
 func stillNamed(last, next access.Grant) access.Grant {
-	last.Subjects, last.Verbs = both(last.Subjects, next.Subjects), both(last.Verbs, next.Verbs)
+	last.Subjects, last.Verbs = intersect(last.Subjects, next.Subjects), intersect(last.Verbs, next.Verbs)
 	switch {
 	case next.Groups.All: // all groups include the groups of the last state
 	case last.Groups.All:
 		last.Groups = next.Groups
 	default:
-		last.Groups = access.Groups{Names: both(last.Groups.Names, next.Groups.Names),
-			Prefixes: both(last.Groups.Prefixes, next.Groups.Prefixes)}
+		last.Groups = access.Groups{Names: intersect(last.Groups.Names, next.Groups.Names),
+			Prefixes: intersect(last.Groups.Prefixes, next.Groups.Prefixes)}
 	}
 	return last
 }
 
-// both returns the elements of a that are also in b.
-func both[T comparable](a, b []T) (out []T) {
+// intersect returns the elements of a that are also in b.
+func intersect[T comparable](a, b []T) (out []T) {
 	for _, v := range a {
 		if slices.Contains(b, v) {
 			out = append(out, v)

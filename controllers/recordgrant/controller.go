@@ -105,7 +105,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	version, refused, out := r.write(ctx, req.NamespacedName, grants, tenants)
-	force, out := r.enforced(ctx, req.NamespacedName, version, out)
+	force, out := r.checkEnforced(ctx, req.NamespacedName, version, out)
 	writes := r.tenantWrites(ctx, tenants, version, out)
 	for i := range grants {
 		of := out

@@ -45,10 +45,10 @@ type asked struct {
 	behind  map[types.UID]time.Time // maps a pod's UID to the time when its process fell behind
 }
 
-// enforced determines whether a store's processes enforce the current table, and records the result in the Book. The
+// checkEnforced determines whether a store's processes enforce the current table, and records the result in the Book. The
 // argument out is the outcome of writing the table. The first result is nil if it is not known yet whether the table is
 // enforced. The returned outcome says after how long the processes must be queried again.
-func (r *Reconciler) enforced(ctx context.Context, key types.NamespacedName, version int64, out step.Outcome) (
+func (r *Reconciler) checkEnforced(ctx context.Context, key types.NamespacedName, version int64, out step.Outcome) (
 	force *fleet.GrantsInForce, _ step.Outcome) {
 	switch {
 	case out.IsComplete():
@@ -152,8 +152,8 @@ func transportOf(store *v1alpha1.RecordStore) v1alpha1.TLSTransport {
 	return store.Status.TLS.Transport
 }
 
-// behindOne is a process that does not use the newest table.
-type behindOne struct {
+// outdatedProcess is a process that does not use the newest table.
+type outdatedProcess struct {
 	pod, words string
 	since      time.Time
 }
@@ -167,7 +167,7 @@ func decides(pod *corev1.Pod) bool {
 
 // behind returns the processes of a store that use a table of another version, or do not report the version, in the
 // order of their pods' names. It also returns the number of processes that were asked.
-func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne,
+func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []outdatedProcess,
 	processes int, err error) {
 	var pods corev1.PodList
 	if err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
@@ -201,7 +201,7 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 			since = before.behind[a.Pod.UID]
 		}
 		next.behind[a.Pod.UID] = since
-		out = append(out, behindOne{a.Pod.Name, words, since})
+		out = append(out, outdatedProcess{a.Pod.Name, words, since})
 	}
 	r.asked.Store(store.UID, next)
 	return out, len(all), nil

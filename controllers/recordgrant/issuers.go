@@ -27,8 +27,8 @@ const (
 	// attempt after a failure, or after a process has received a token signed by an unknown key.
 	issuerEvery = time.Hour
 	issuerPause = time.Minute
-	// keyOfKeys is the key of the JSON Web Key Set in a ConfigMap.
-	keyOfKeys = "jwks.json"
+	// jwksKey is the key of the JSON Web Key Set in a ConfigMap.
+	jwksKey = "jwks.json"
 )
 
 // Reasons of condition IssuersReady, and of grants that name an issuer that is not in the table.
@@ -145,8 +145,8 @@ func (r *Reconciler) sourceOf(namespace string, spec *v1alpha1.TokenIssuer) *key
 	return out
 }
 
-// every returns how often the keys of an issuer are read while there is no problem.
-func every(spec *v1alpha1.TokenIssuer) time.Duration {
+// readInterval returns how often the keys of an issuer are read while there is no problem.
+func readInterval(spec *v1alpha1.TokenIssuer) time.Duration {
 	if spec.KeysFrom != nil {
 		return issuerPause
 	}
@@ -160,7 +160,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := r.Now.Time(); !s.next(every(spec)).After(now) {
+	if now := r.Now.Time(); !s.next(readInterval(spec)).After(now) {
 		s.tried, s.wanted = now, false
 		found, err := r.readKeys(ctx, namespace, spec)
 		if errors.Is(err, access.ErrNoKeys) && (s.keys == nil || len(s.keys) > 0) {
@@ -213,8 +213,8 @@ func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alp
 		} else if err != nil {
 			return nil, fmt.Errorf("read ConfigMap %s: %w", spec.KeysFrom.ConfigMapName, err)
 		}
-		if encoded = json.RawMessage(in.Data[keyOfKeys]); len(encoded) == 0 {
-			return nil, fmt.Errorf("%w: ConfigMap %s has no %s", access.ErrNoKeys, spec.KeysFrom.ConfigMapName, keyOfKeys)
+		if encoded = json.RawMessage(in.Data[jwksKey]); len(encoded) == 0 {
+			return nil, fmt.Errorf("%w: ConfigMap %s has no %s", access.ErrNoKeys, spec.KeysFrom.ConfigMapName, jwksKey)
 		}
 	}
 	return access.UsableKeys(encoded)

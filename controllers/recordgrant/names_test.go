@@ -106,7 +106,7 @@ func (p *plays) client() client.Client {
 				if p.noKeys != nil {
 					return p.noKeys
 				}
-				o.Data = map[string]string{keyOfKeys: string(p.keys)}
+				o.Data = map[string]string{jwksKey: string(p.keys)}
 			default:
 				return fmt.Errorf("nobody reads %T", o)
 			}

@@ -95,9 +95,9 @@ func infeasible(claim *corev1.PersistentVolumeClaim) string {
 	return words
 }
 
-// growing expands volumes, and then updates the claim template of their StatefulSet. The template is immutable, so
+// volumeGrower expands volumes, and then updates the claim template of their StatefulSet. The template is immutable, so
 // the StatefulSet is deleted without its pod and created again.
-type growing struct {
+type volumeGrower struct {
 	writer
 	shards []*observed.Shard
 	notes  *step.Notes
@@ -105,7 +105,7 @@ type growing struct {
 }
 
 // do checks each claim and stores the result in found.
-func (g *growing) do(ctx context.Context) step.Outcome {
+func (g *volumeGrower) do(ctx context.Context) step.Outcome {
 	wanted := g.pool.Spec.Storage.Size
 	expandable, known := false, false
 	for _, o := range g.shards {
@@ -173,7 +173,7 @@ func worseGrowth(before poolstatus.Growth, what claimGrowth, words, class string
 	return before
 }
 
-func (g *growing) expandable(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
+func (g *volumeGrower) expandable(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	name := g.pool.Spec.Storage.StorageClassName
 	if claim.Spec.StorageClassName != nil {
 		name = *claim.Spec.StorageClassName
@@ -182,7 +182,7 @@ func (g *growing) expandable(ctx context.Context, claim *corev1.PersistentVolume
 	return class != nil && class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion, err
 }
 
-func (g *growing) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+func (g *volumeGrower) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	grown := claim.DeepCopy()
 	grown.Spec.Resources.Requests[corev1.ResourceStorage] = g.pool.Spec.Storage.Size
 	if err := g.Patch(ctx, grown, step.IfUnchanged(claim), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
@@ -203,7 +203,7 @@ func (h writer) removeUnbound(ctx context.Context, claim *corev1.PersistentVolum
 // replaceSet deletes a StatefulSet whose claim template differs from the wanted one, and keeps its pod. The next
 // reconcile creates the StatefulSet again. While a changed pod template waits for the shard's turn to restart, the
 // StatefulSet is kept, because a new one would apply the template too early.
-func (g *growing) replaceSet(ctx context.Context, o *observed.Shard) step.Outcome {
+func (g *volumeGrower) replaceSet(ctx context.Context, o *observed.Shard) step.Outcome {
 	if o.Set == nil || o.Set.DeletionTimestamp != nil || setTemplate(o.Set) != o.Template {
 		return step.Complete()
 	}

@@ -159,16 +159,16 @@ var poolSteps = []step.Step[work]{
 		return replaceDisks(ctx, w.writer, w.places, w.seen.Shards, w.found.Statuses)
 	}),
 	noted("replace as asked", func(ctx context.Context, w *work) step.Outcome {
-		return replacing{writer: w.writer, seen: w.seen, places: w.places, notes: &w.found.Notes}.do(ctx)
+		return diskReplacer{writer: w.writer, seen: w.seen, places: w.places, notes: &w.found.Notes}.do(ctx)
 	}),
 	noted("claims", func(ctx context.Context, w *work) step.Outcome {
-		growing := growing{writer: w.writer, shards: w.seen.Shards, notes: &w.found.Notes}
+		growing := volumeGrower{writer: w.writer, shards: w.seen.Shards, notes: &w.found.Notes}
 		out := growing.do(ctx)
 		w.found.Growth = growing.found
 		return out
 	}),
 	noted("update", func(ctx context.Context, w *work) step.Outcome {
-		updating := updating{
+		updating := podUpdater{
 			writer: w.writer, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards,
 			choosing: w.r.turnOf(w.store),
 		}

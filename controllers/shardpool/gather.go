@@ -314,7 +314,7 @@ func (s sources) askAll(ctx context.Context, shards []*observed.Shard) {
 func (s sources) readEvents(ctx context.Context, namespace string, shards []*observed.Shard) (err error) {
 	about := map[types.UID]*observed.Shard{}
 	for _, o := range shards {
-		if object := complainedOf(o); object != nil {
+		if object := eventObject(o); object != nil {
 			about[object.GetUID()] = o
 		}
 	}
@@ -322,7 +322,7 @@ func (s sources) readEvents(ctx context.Context, namespace string, shards []*obs
 		return s.readAllEvents(ctx, namespace, about)
 	}
 	for _, o := range about {
-		if o.Events, err = step.Warnings(ctx, s.live, complainedOf(o)); err != nil {
+		if o.Events, err = step.Warnings(ctx, s.live, eventObject(o)); err != nil {
 			return err
 		}
 	}
@@ -357,9 +357,9 @@ func (s sources) readAllEvents(ctx context.Context, namespace string, about map[
 	return nil
 }
 
-// complainedOf returns the object whose events explain why the shard does not run. It returns nil if the shard runs, or
+// eventObject returns the object whose events explain why the shard does not run. It returns nil if the shard runs, or
 // if the reason is known without events.
-func complainedOf(o *observed.Shard) client.Object {
+func eventObject(o *observed.Shard) client.Object {
 	switch {
 	case o.Parked || o.NodeName != "" && o.Node == nil:
 	case o.Pod == nil && o.Set != nil && o.Set.DeletionTimestamp == nil:

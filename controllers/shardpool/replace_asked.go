@@ -92,8 +92,8 @@ func decideReplacement(a askedReplacement) (replacement, string) {
 		"shard %s gives its volume up, as spec.replace says: every group on it has a majority elsewhere", a.Name)
 }
 
-// replacing moves the shards that spec.replace lists to other volumes.
-type replacing struct {
+// diskReplacer moves the shards that spec.replace lists to other volumes.
+type diskReplacer struct {
 	writer
 	seen   *observed.Pool
 	places *places
@@ -102,7 +102,7 @@ type replacing struct {
 
 // do takes the next step for only one shard at a time. A group may have copies on two of these shards, and must have
 // rebuilt the first copy before it can continue without the second.
-func (r replacing) do(ctx context.Context) step.Outcome {
+func (r diskReplacer) do(ctx context.Context) step.Outcome {
 	marks := fleet.ReplacedClaims(r.pool)
 	if err := r.dropMarks(ctx, marks); err != nil {
 		return step.Retry(err)
@@ -138,7 +138,7 @@ func (r replacing) do(ctx context.Context) step.Outcome {
 }
 
 // askedFor gathers the input for the next step of shard n. It asks etcd only if the answer makes a difference.
-func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
+func (r diskReplacer) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
 	plan := r.seen.Plan
 	a := askedReplacement{
 		Name: workload.Shard(r.pool.Name, n), Number: n, Exists: slices.Contains(plan.All(), n),
@@ -156,7 +156,7 @@ func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedR
 }
 
 // mark records in the pool, in one write, that a claim and its volume are given up.
-func (r replacing) mark(ctx context.Context, a askedReplacement, marks map[int32]types.UID) error {
+func (r diskReplacer) mark(ctx context.Context, a askedReplacement, marks map[int32]types.UID) error {
 	marks[a.Number] = a.Claim.UID
 	return r.annotate(ctx, func(pool *v1alpha1.ShardPool) {
 		step.Annotate(&pool.Annotations, fleet.AnnotationReplaced, markWords(marks))
@@ -170,7 +170,7 @@ func (r replacing) mark(ctx context.Context, a askedReplacement, marks map[int32
 
 // dropMarks removes the records of shards that spec.replace no longer lists. If spec.replace lists such a shard later,
 // the shard is replaced again.
-func (r replacing) dropMarks(ctx context.Context, marks map[int32]types.UID) error {
+func (r diskReplacer) dropMarks(ctx context.Context, marks map[int32]types.UID) error {
 	before := len(marks)
 	maps.DeleteFunc(marks, func(n int32, _ types.UID) bool { return !slices.Contains(r.pool.Spec.Replace, n) })
 	if len(marks) == before {

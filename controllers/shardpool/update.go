@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// updating restarts shards whose pods have an outdated template, one after the other.
-type updating struct {
+// podUpdater restarts shards whose pods have an outdated template, one after the other.
+type podUpdater struct {
 	writer
 	live     client.Reader // bypasses the cache
 	seen     *observed.Pool
@@ -39,7 +39,7 @@ type updating struct {
 // do takes the next step of an update: the StatefulSet of the shard whose turn it is gets the wanted template, and
 // then the pod is deleted. This order makes a crash between the two harmless, because the pod still counts as
 // outdated.
-func (u *updating) do(ctx context.Context) step.Outcome {
+func (u *podUpdater) do(ctx context.Context) step.Outcome {
 	outdated := 0
 	for _, o := range u.seen.Shards {
 		if o.Outdated() {
@@ -76,7 +76,7 @@ func (u *updating) do(ctx context.Context) step.Outcome {
 
 // waitsForImage reports whether a shard keeps its present image for now. The gateways and etcd get a new image first,
 // because a bad image does less harm there. A shard that serves no groups need not wait.
-func (u *updating) waitsForImage(o *observed.Shard) bool {
+func (u *podUpdater) waitsForImage(o *observed.Shard) bool {
 	store := u.seen.Store.Status.Image
 	if store == "" || store == u.seen.Image || o.Pod == nil || fleet.ImageOf(&o.Pod.Spec) == u.seen.Image {
 		return false
@@ -84,7 +84,7 @@ func (u *updating) waitsForImage(o *observed.Shard) bool {
 	return turns.CostOf(statusOf(u.statuses, o.Number).State) != turns.CostNone
 }
 
-func (u *updating) heldUp(reason, by string) step.Outcome {
+func (u *podUpdater) heldUp(reason, by string) step.Outcome {
 	u.found.Reason = reason
 	u.found.Message += "; none is restarted while " + by
 	return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
@@ -93,13 +93,13 @@ func (u *updating) heldUp(reason, by string) step.Outcome {
 // parkedWell reports whether restarts need not wait for shards that are parked on purpose. With one copy, no group
 // needs such a shard for a majority. With several copies, turns.Needed checks the groups' majorities after etcd has
 // returned the places of the copies.
-func (u *updating) parkedWell() bool {
+func (u *podUpdater) parkedWell() bool {
 	return u.seen.Store.Spec.Replication.Copies <= 1 || u.places.known()
 }
 
 // cachedTurns returns all shards of the store: the shards of this pool with their decided states, and the others with
 // their last observed states.
-func (u *updating) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
+func (u *podUpdater) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
 	var list []turns.Turn
 	for i, o := range u.seen.Shards {
 		t := turns.Turn{Name: o.Name, State: u.statuses[i].State, Outdated: o.Outdated() && !u.waitsForImage(o), Mine: true}
@@ -126,7 +126,7 @@ func (u *updating) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
 // restart checks with the API server and with the shards themselves that it is the shard's turn to restart. It then
 // sets the wanted template in the StatefulSet and, after the StatefulSet controller has observed the change, deletes
 // the pod.
-func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turns.Turn) step.Outcome {
+func (u *podUpdater) restart(ctx context.Context, o *observed.Shard, cached []turns.Turn) step.Outcome {
 	words := fmt.Sprintf("shard %s is to be restarted: %s", o.Name, u.found.Message)
 	if o.Set == nil || o.Set.DeletionTimestamp != nil {
 		return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
@@ -142,7 +142,7 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 		return step.Wait(u.found.Reason, u.found.Message+"; none is restarted while "+cmp.Or(heldUpBy, "another one is"),
 			step.PauseShort)
 	}
-	if held := u.spare(ctx, o.Name, live); held != "" {
+	if held := u.whyNeeded(ctx, o.Name, live); held != "" {
 		u.found.Reason, u.found.Message = turns.ReasonHeldUp, fmt.Sprintf("%s; shard %s is not restarted: %s",
 			u.found.Message, o.Name, held)
 		return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
@@ -162,7 +162,7 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 
 // liveTurns reads the shards of the store again without the cache, to make sure that the shards that seemed healthy
 // really are. A shard that did not seem healthy keeps its observed state, unless it serves.
-func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.Turn, error) {
+func (u *podUpdater) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.Turn, error) {
 	in := []client.ListOption{client.InNamespace(u.pool.Namespace),
 		client.MatchingLabels(workload.Selector(u.seen.Store.Name, workload.ContainerShard))}
 	var pods corev1.PodList
@@ -208,7 +208,7 @@ func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.
 	return live, nil
 }
 
-func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.ShardState, *recordv1.ShardStatus) {
+func (u *podUpdater) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.ShardState, *recordv1.ShardStatus) {
 	if pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning || pod.Status.PodIP == "" {
 		return v1alpha1.ShardPending, nil
 	}
@@ -219,9 +219,9 @@ func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.Sha
 	return fleet.StateOf(report), report
 }
 
-// spare says why a serving shard must not be restarted now. The result is empty if every group with several copies
+// whyNeeded says why a serving shard must not be restarted now. The result is empty if every group with several copies
 // continues without the shard.
-func (u *updating) spare(ctx context.Context, shard string, live []turns.Turn) string {
+func (u *podUpdater) whyNeeded(ctx context.Context, shard string, live []turns.Turn) string {
 	i := slices.IndexFunc(live, func(t turns.Turn) bool { return t.Name == shard })
 	if u.seen.Store.Spec.Replication.Copies <= 1 || !u.places.known() || i >= 0 &&
 		turns.CostOf(live[i].State) != turns.CostAll {

@@ -205,7 +205,7 @@ func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Au
 		return err
 	}
 	found := readLeaf(&secret, issuer, now)
-	if err := ours(store, &secret, found, want); err != nil {
+	if err := checkOwner(store, &secret, found, want); err != nil {
 		return err
 	}
 	if found.good(want, issuer, bundles, now) {
@@ -215,9 +215,9 @@ func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Au
 	return k.issue(ctx, store, issuer, bundles, want)
 }
 
-// ours returns nil if a Secret may be written: either it does not exist, or it was created for exactly this process.
+// checkOwner returns nil if a Secret may be written: either it does not exist, or it was created for exactly this process.
 // Otherwise it returns ErrNotOurs. The argument found is the certificate in the Secret.
-func ours(store *v1alpha1.RecordStore, secret *corev1.Secret, found *leaf, want Leaf) error {
+func checkOwner(store *v1alpha1.RecordStore, secret *corev1.Secret, found *leaf, want Leaf) error {
 	if secret.UID != "" && secret.Labels[v1alpha1.LabelStore] != store.Name {
 		return fmt.Errorf("secret %s: %w: delete it, or give the store another name", want.Secret, ErrNotOurs)
 	}

@@ -280,7 +280,7 @@ func checkPair(data map[string][]byte, cert, key, bundle string, want Leaf, now 
 	if !slices.Contains(usages, x509.ExtKeyUsageServerAuth) {
 		return nil
 	}
-	lacks := slices.DeleteFunc(want.dialled(), func(name string) bool {
+	lacks := slices.DeleteFunc(want.requiredNames(), func(name string) bool {
 		return slices.Contains(found.DNSNames, name) || found.VerifyHostname(name) == nil
 	})
 	if len(lacks) > 0 {
@@ -289,9 +289,9 @@ func checkPair(data map[string][]byte, cert, key, bundle string, want Leaf, now 
 	return nil
 }
 
-// dialled returns the DNS names that a certificate must include. The store's own processes dial only
+// requiredNames returns the DNS names that a certificate must include. The store's own processes dial only
 // NAME.NAMESPACE.svc, so the shorter and longer forms of that name are optional.
-func (l *Leaf) dialled() (names []string) {
+func (l *Leaf) requiredNames() (names []string) {
 	for _, name := range l.DNSNames {
 		short := !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc.cluster.local") ||
 			slices.Contains(l.DNSNames, name+".svc")
@@ -341,7 +341,7 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 			return err
 		}
 		known = readLeaf(&secret, nil, now)
-		if err := ours(store, &secret, known, want); err != nil {
+		if err := checkOwner(store, &secret, known, want); err != nil {
 			return err
 		}
 	}

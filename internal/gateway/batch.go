@@ -147,7 +147,7 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 		if leader == nil {
 			err := failed[string(it.key.group)]
 			if err == nil {
-				err = r.nowhere()
+				err = r.noShardError()
 			}
 			it.note(err, routing.Judge(status.Convert(err), false))
 			continue

@@ -35,7 +35,7 @@ func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	if _, err := g.router.wait(ctx); err != nil {
 		return err
 	}
-	get := &getting{g: g, batch: b, stream: stream, cancel: cancel, held: message.HeldOf(ctx)}
+	get := &batchGetCall{g: g, batch: b, stream: stream, cancel: cancel, held: message.HeldOf(ctx)}
 	get.run(ctx)
 	if get.sendErr != nil {
 		return get.sendErr
@@ -43,8 +43,8 @@ func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	return get.sendFailures()
 }
 
-// getting is a BatchGet call in progress.
-type getting struct {
+// batchGetCall is a BatchGet call in progress.
+type batchGetCall struct {
 	g *Gateway
 	*batch
 	stream  grpc.ServerStream
@@ -55,7 +55,7 @@ type getting struct {
 }
 
 // run retries until all items have a result, the caller has disconnected, or the deadline is near.
-func (get *getting) run(ctx context.Context) {
+func (get *batchGetCall) run(ctx context.Context) {
 	call := get.g.repeated(routing.Effect{})
 	for {
 		t := get.g.router.table.Load()
@@ -76,7 +76,7 @@ func (get *getting) run(ctx context.Context) {
 }
 
 // part reads a part from its shard.
-func (get *getting) part(ctx context.Context, p *part) {
+func (get *batchGetCall) part(ctx context.Context, p *part) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err := notEOF(get.read(ctx, p)) // items still lack a result, so even a normal end of the stream is an error
@@ -85,7 +85,7 @@ func (get *getting) part(ctx context.Context, p *part) {
 }
 
 // read forwards the shard's responses until the stream ends. It returns io.EOF if the stream ends without an error.
-func (get *getting) read(ctx context.Context, p *part) error {
+func (get *batchGetCall) read(ctx context.Context, p *part) error {
 	in := get.message(p)
 	defer in.free()
 	from, err := p.shard.download(ctx, recordv1.RecordService_BatchGet_FullMethodName, in)
@@ -120,7 +120,7 @@ func (get *getting) read(ctx context.Context, p *part) error {
 
 // send forwards one message to the caller. The argument bytes is the number of bytes that the message's shard has
 // sent so far.
-func (get *getting) send(out *frame, bytes int64) error {
+func (get *batchGetCall) send(out *frame, bytes int64) error {
 	if out.bufs.Len() == 0 {
 		out.free()
 		return nil
@@ -148,7 +148,7 @@ func (get *getting) send(out *frame, bytes int64) error {
 
 // renumber copies the results of a message and appends to each its position in the caller's request. A result then has
 // two positions, of which protobuf uses the last one. renumber leaves out results that must be retried.
-func (get *getting) renumber(p *part, in *frame) (*frame, error) {
+func (get *batchGetCall) renumber(p *part, in *frame) (*frame, error) {
 	buf := message.Pool.Get(in.bufs.Len() + 8*len(p.items))
 	out := (*buf)[:0]
 	err := eachItem(in.bufs, func(result scanner, _, _ int) error {
@@ -200,7 +200,7 @@ func readPosition(result scanner) (uint64, error) {
 }
 
 // sendFailures sends errors for the items that no shard has answered.
-func (get *getting) sendFailures() error {
+func (get *batchGetCall) sendFailures() error {
 	var out []byte
 	for i := range get.items {
 		if err := get.items[i].err; err != nil {

@@ -35,7 +35,7 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	b := &putting{g: g, ctx: ctx, lanes: map[*shard]*lane{}}
+	b := &batchPutStream{g: g, ctx: ctx, lanes: map[*shard]*lane{}}
 	under := make(chan *putBatch, batchesFlight)
 	answered, freed := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -68,8 +68,8 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	return err
 }
 
-// putting is a BatchPut stream.
-type putting struct {
+// batchPutStream is a BatchPut stream.
+type batchPutStream struct {
 	g     *Gateway
 	ctx   context.Context
 	lanes map[*shard]*lane
@@ -116,7 +116,7 @@ func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 }
 
 // receive reads messages and starts to process them, until the caller half-closes.
-func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) error {
+func (b *batchPutStream) receive(stream grpc.ServerStream, under chan<- *putBatch) error {
 	for {
 		read, err := b.g.nextBatch(stream, "puts", access.Put, putsMax, putBytesMax)
 		if errors.Is(err, io.EOF) {
@@ -143,7 +143,7 @@ func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) erro
 
 // answer completes the messages in their order: it waits for the parts of each message, retries its unanswered puts,
 // and sends the response.
-func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error {
+func (b *batchPutStream) answer(stream grpc.ServerStream, under <-chan *putBatch) error {
 	for pb := range under {
 		pb.wait.Wait()
 		b.retry(pb)
@@ -158,7 +158,7 @@ func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error
 }
 
 // retry retries the unanswered puts, each part over its own stream, until the deadline is near.
-func (b *putting) retry(pb *putBatch) {
+func (b *batchPutStream) retry(pb *putBatch) {
 	n, v := pb.open()
 	if n == 0 {
 		return
@@ -270,7 +270,7 @@ type sentPart struct {
 }
 
 // lane returns the stream to a shard. It opens one if there is none, or if the last one has ended.
-func (b *putting) lane(s *shard) *lane {
+func (b *batchPutStream) lane(s *shard) *lane {
 	if l := b.lanes[s]; l != nil && l.err == nil {
 		select {
 		case <-l.ended: // the last stream has ended, but a new one may work

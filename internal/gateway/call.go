@@ -156,11 +156,11 @@ func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
 	f := failedAttempt{shard: r.leader(), route: r, table: t}
 	if f.shard == nil {
-		f.err = r.nowhere()
+		f.err = r.noShardError()
 	} else if f.sent, f.err = do(ctx, r.place(f.shard)); f.err == nil {
 		return true, nil
 	}
-	if stop, ok := errors.AsType[broken](f.err); ok {
+	if stop, ok := errors.AsType[finalError](f.err); ok {
 		return true, c.end(stop.error)
 	}
 	f.verdict = c.failed.judge(r, f.shard, status.Convert(f.err), f.sent)

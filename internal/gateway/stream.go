@@ -166,17 +166,17 @@ func (g *Gateway) pump(ctx context.Context, stream grpc.ServerStream,
 				if first {
 					return true, err
 				}
-				return true, broken{unreachable(err, s.name)}
+				return true, finalError{unreachable(err, s.name)}
 			}
 			if change != nil {
 				if err := change(out); err != nil {
 					out.free()
-					return true, broken{err}
+					return true, finalError{err}
 				}
 			}
 			bytes += int64(out.bufs.Len())
 			if err := forward(held, stream, out, bytes); err != nil {
-				return true, broken{err}
+				return true, finalError{err}
 			}
 		}
 	})
@@ -195,11 +195,11 @@ func (g *Gateway) pumpGroup(ctx context.Context, stream grpc.ServerStream, group
 	}, full, in, change)
 }
 
-// broken wraps an error that occurs after a stream has delivered data, so that the call must not be retried.
-type broken struct{ error }
+// finalError wraps an error that occurs after a stream has delivered data, so that the call must not be retried.
+type finalError struct{ error }
 
 // Unwrap returns the wrapped error.
-func (b broken) Unwrap() error { return b.error }
+func (b finalError) Unwrap() error { return b.error }
 
 // upload forwards a stream of requests. The call is retried only while the gateway still holds everything that was
 // sent.
@@ -270,11 +270,11 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 				u.ended = true
 				break
 			}
-			return true, broken{err} // the caller has disconnected; without a half-close the shard stores nothing
+			return true, finalError{err} // the caller has disconnected; without a half-close the shard stores nothing
 		}
 		if err := tooLarge(u.m.full, f); err != nil {
 			f.free()
-			return true, broken{err}
+			return true, finalError{err}
 		}
 		u.hold(f)
 		if err := to.SendMsg(f); err != nil {
@@ -319,13 +319,13 @@ func (u *uploading) answer(to grpc.ClientStream, s *shard) (sent bool, err error
 		case !u.gone:
 			return !refused, err
 		case !refused && routing.Judge(st, true).Fate == routing.Unknown:
-			return true, broken{outcomeUnknown(err)}
+			return true, finalError{outcomeUnknown(err)}
 		}
-		return !refused, broken{unreachable(err, s.name)}
+		return !refused, finalError{unreachable(err, s.name)}
 	}
 	u.stream.SetTrailer(own(to.Trailer()))
 	if err := u.stream.SendMsg(out); err != nil {
-		return true, broken{err}
+		return true, finalError{err}
 	}
 	return true, nil
 }

@@ -30,10 +30,10 @@ const (
 	After = 500 * time.Millisecond
 	// Patience is how long a server may take to respond to the probe.
 	Patience = 1500 * time.Millisecond
-	// looksPerAfter is the number of times that the Pulse checks for responses within the duration After.
-	looksPerAfter = 2
+	// checksPerAfter is the number of times that the Pulse checks for responses within the duration After.
+	checksPerAfter = 2
 	// tick is the interval between two checks for responses.
-	tick = After / looksPerAfter
+	tick = After / checksPerAfter
 )
 
 // These constants configure the connections. The keepalive time must not be below 10 s, because a server disconnects
@@ -229,8 +229,8 @@ func (p *Pulse) watch() {
 				return
 			}
 			looks = 0
-		case looks >= looksPerAfter:
-			if p.hangs(answers) {
+		case looks >= checksPerAfter:
+			if p.isHung(answers) {
 				p.disconnect()
 			}
 			looks = 0
@@ -246,11 +246,11 @@ func (p *Pulse) rest() bool {
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
 }
 
-// hangs probes the server. The argument answers is the number of responses that the server has sent so far. hangs
+// isHung probes the server. The argument answers is the number of responses that the server has sent so far. hangs
 // returns true if the server sends no further response in time. It counts the time in ticks, because no tick occurs
 // while this process itself is suspended. After the process resumes, the remaining ticks leave time to read responses
 // that have arrived in the meantime.
-func (p *Pulse) hangs(answers uint64) bool {
+func (p *Pulse) isHung(answers uint64) bool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	asked := make(chan struct{})
 	go func() {

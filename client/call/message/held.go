@@ -133,17 +133,17 @@ const freedBytes = 2 << 10
 
 var freedSpace [freedBytes]byte
 
-// freed is a pool that only detects the return of its one buffer.
-type freed struct {
+// releasePool is a pool that only detects the return of its one buffer.
+type releasePool struct {
 	done atomic.Bool
 	tell func()
 }
 
 // Get implements mem.BufferPool. Nothing calls it.
-func (f *freed) Get(length int) *[]byte { return Pool.Get(length) }
+func (f *releasePool) Get(length int) *[]byte { return Pool.Get(length) }
 
 // Put implements mem.BufferPool.
-func (f *freed) Put(*[]byte) {
+func (f *releasePool) Put(*[]byte) {
 	if !f.done.Swap(true) {
 		f.tell()
 	}
@@ -155,7 +155,7 @@ func (f *freed) Put(*[]byte) {
 // collector. In this case tell is called after a garbage collection.
 func whenFreed(tell func()) mem.Buffer {
 	empty := freedSpace[:0:freedBytes]
-	f := &freed{tell: tell}
-	runtime.AddCleanup(&empty, func(f *freed) { f.Put(nil) }, f)
+	f := &releasePool{tell: tell}
+	runtime.AddCleanup(&empty, func(f *releasePool) { f.Put(nil) }, f)
 	return mem.NewBuffer(&empty, f)
 }

@@ -148,17 +148,17 @@ const (
 // authenticated. gRPC refuses encodings that no library registers.
 func RefuseCompressed() grpc.ServerOption {
 	//nolint:staticcheck // RegisterCompressor would change the encoding for the exporter of traces, too
-	return grpc.RPCDecompressor(refused{})
+	return grpc.RPCDecompressor(refusingDecompressor{})
 }
 
-// refused is a decompressor that refuses every message.
-type refused struct{}
+// refusingDecompressor is a decompressor that refuses every message.
+type refusingDecompressor struct{}
 
 // Type implements grpc.Decompressor.
-func (refused) Type() string { return "gzip" }
+func (refusingDecompressor) Type() string { return "gzip" }
 
 // Do implements grpc.Decompressor.
-func (refused) Do(io.Reader) ([]byte, error) {
+func (refusingDecompressor) Do(io.Reader) ([]byte, error) {
 	return nil, errors.New("compressed messages are not taken: send them without grpc-encoding")
 }
 

@@ -33,7 +33,7 @@ func conditions(f *Found, load string) []metav1.Condition {
 			v1alpha1.ShardMemoryTooSmall),
 		volumes(f), space(f), grown(f), updated(f),
 	)
-	if reason, message := nobody(f.Seen.Shards); reason != "" {
+	if reason, message := noShards(f.Seen.Shards); reason != "" {
 		for n := range all {
 			if all[n].Status == metav1.ConditionTrue {
 				all[n] = isUnknown(all[n].Type, reason, message)
@@ -43,9 +43,9 @@ func conditions(f *Found, load string) []metav1.Condition {
 	return append(all, drained(f), etcdReady(f.Seen.Store))
 }
 
-// nobody returns a reason and a message if the pool has no shard that could be asked. Conditions about all shards are
+// noShards returns a reason and a message if the pool has no shard that could be asked. Conditions about all shards are
 // then Unknown instead of trivially True. The reason is empty if at least one shard should run.
-func nobody(shards []*observed.Shard) (reason, message string) {
+func noShards(shards []*observed.Shard) (reason, message string) {
 	switch {
 	case len(shards) == 0:
 		return fleet.ReasonNoShards, "the pool has no shard that could be asked"

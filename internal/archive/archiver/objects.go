@@ -174,7 +174,7 @@ func (o *objects) create(ctx context.Context, name string, spec func() (object.S
 			return sourceError{err}
 		}
 		size = e.Bytes()
-		body := &watched{src: e}
+		body := &errorRecorder{src: e}
 		err = o.bucket.Create(ctx, name, size, body)
 		switch {
 		case errors.Is(err, fs.ErrExist):
@@ -189,15 +189,15 @@ func (o *objects) create(ctx context.Context, name string, spec func() (object.S
 	return size, err
 }
 
-// watched remembers the error of a reader, so that errors of the reader can be distinguished from errors of the
+// errorRecorder remembers the error of a reader, so that errors of the reader can be distinguished from errors of the
 // bucket that reads from it.
-type watched struct {
+type errorRecorder struct {
 	src io.Reader
 	err error // nil if the reader has only returned io.EOF
 }
 
 // Read implements io.Reader.
-func (w *watched) Read(p []byte) (int, error) {
+func (w *errorRecorder) Read(p []byte) (int, error) {
 	n, err := w.src.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		w.err = err

@@ -50,15 +50,15 @@ type Source struct {
 	opts Options
 
 	mu     sync.Mutex
-	shards map[string]*shard    // by address; guarded by mu
-	groups map[uuid.UUID]*heard // guarded by mu
-	closed bool                 // guarded by mu
+	shards map[string]*shard          // by address; guarded by mu
+	groups map[uuid.UUID]*groupReport // guarded by mu
+	closed bool                       // guarded by mu
 }
 
 var _ archiver.Source = (*Source)(nil)
 
-// heard holds what shards have reported about a group.
-type heard struct {
+// groupReport holds what shards have reported about a group.
+type groupReport struct {
 	name  string
 	shard string // address of the shard that last sent an update; empty if none has
 	quiet int    // number of rounds since the last update
@@ -85,7 +85,7 @@ type call struct {
 // New returns a Source. It does not connect to shards yet.
 func New(opts Options) *Source {
 	opts.Dial = append(slices.Clone(opts.Dial), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageBytesMax)))
-	return &Source{opts: opts, shards: map[string]*shard{}, groups: map[uuid.UUID]*heard{}}
+	return &Source{opts: opts, shards: map[string]*shard{}, groups: map[uuid.UUID]*groupReport{}}
 }
 
 // Close closes all connections. No other method may be running, or be called afterwards.
@@ -185,7 +185,7 @@ func (s *Source) requests(positions map[uuid.UUID]uint64) (all []*archivev1.Foll
 		p := &archivev1.Position{Group: bytes.Clone(id[:]), After: after}
 		g := s.groups[id]
 		if g == nil {
-			g = &heard{}
+			g = &groupReport{}
 			s.groups[id] = g
 		}
 		if g.name == "" && s.opts.Name != nil {
@@ -205,7 +205,7 @@ func (s *Source) hear(group uuid.UUID, name, address string) {
 	defer s.mu.Unlock()
 	g := s.groups[group]
 	if g == nil {
-		g = &heard{}
+		g = &groupReport{}
 		s.groups[group] = g
 	}
 	g.name, g.shard, g.quiet = name, address, 0

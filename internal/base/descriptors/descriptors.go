@@ -20,9 +20,9 @@ const (
 	// connectionsMin is the number of connections that are always accepted, so that a process remains reachable even if
 	// its files need almost all descriptors.
 	connectionsMin = 16
-	// said is the period after a refusal in which Refused returns an error. It is also the minimum time between two log
+	// refusalPeriod is the period after a refusal in which Refused returns an error. It is also the minimum time between two log
 	// lines about refusals.
-	said = time.Minute
+	refusalPeriod = time.Minute
 )
 
 // Listener accepts connections while enough descriptors are left for files, and closes other connections immediately.
@@ -83,7 +83,7 @@ func (l *Listener) refuse(limit uint64) bool {
 	}
 	now := time.Now()
 	l.refused, l.last, l.limit = l.refused+1, now, limit
-	if now.Sub(l.logged) > said {
+	if now.Sub(l.logged) > refusalPeriod {
 		l.logged = now
 		l.logger.Warn("connections are refused: the file descriptors that are left are kept for files; raise the limit "+
 			"(ulimit -n, LimitNOFILE)", "limit", limit, "open_connections", len(l.open), "refused", l.refused)
@@ -95,7 +95,7 @@ func (l *Listener) refuse(limit uint64) bool {
 func (l *Listener) Refused() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.refused == 0 || time.Since(l.last) > said {
+	if l.refused == 0 || time.Since(l.last) > refusalPeriod {
 		return nil
 	}
 	return fmt.Errorf("%d connections were refused so far, the last one %v ago: of %d file descriptors those that are "+

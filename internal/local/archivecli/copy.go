@@ -81,8 +81,8 @@ const (
 	copyDifferences = 5 // number of records with different content that are named in messages
 )
 
-// copying is a copy in progress.
-type copying struct {
+// copier is a copy in progress.
+type copier struct {
 	to     CopyTarget
 	out    *cli.Output
 	opts   CopyOptions
@@ -90,13 +90,13 @@ type copying struct {
 	limit  *rate.Limiter
 	report *CopyReport
 
-	batches chan []copied
+	batches chan []copyItem
 
 	written, writtenBytes, replaced, there, different, seen atomic.Int64
 }
 
-// copied is a record of the archive that is being copied into the store.
-type copied struct {
+// copyItem is a record of the archive that is being copied into the store.
+type copyItem struct {
 	version reader.Version
 	record  client.Record // the version as a record, with the key that it has in the store
 }
@@ -135,7 +135,7 @@ func (c *copying) copy(ctx context.Context, s Source, at At) error {
 }
 
 // outcome returns the error with which the command ends.
-func (c *copying) outcome(err error) error {
+func (c *copier) outcome(err error) error {
 	switch r := c.report; {
 	case err != nil && r.Written+r.AlreadyThere == 0:
 		return fmt.Errorf("copy: %w", err)
@@ -220,7 +220,7 @@ func (c *copying) prepare(ctx context.Context, s Source, at At) ([]copyPlan, err
 }
 
 // run reads the groups, and sends the records that must be written.
-func (c *copying) run(ctx context.Context, plan []copyPlan) error {
+func (c *copier) run(ctx context.Context, plan []copyPlan) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(c.batches)
@@ -245,8 +245,8 @@ func (c *copying) run(ctx context.Context, plan []copyPlan) error {
 }
 
 // read reads one group, and passes its records on in batches to the senders.
-func (c *copying) read(ctx context.Context, p copyPlan) error {
-	var batch []copied
+func (c *copier) read(ctx context.Context, p copyPlan) error {
+	var batch []copyItem
 	var bytes, found int64
 	pass := func() error {
 		if len(batch) == 0 {
@@ -273,7 +273,7 @@ func (c *copying) read(ctx context.Context, p copyPlan) error {
 			record.Key.Group = cmp.Or(c.opts.As, p.group.Name)
 		}
 		found++
-		batch, bytes = append(batch, copied{version: v, record: record}), bytes+v.Size
+		batch, bytes = append(batch, copyItem{version: v, record: record}), bytes+v.Size
 		if len(batch) == copyBatchPuts || bytes >= copyBatchBytes {
 			if err := pass(); err != nil {
 				return err

@@ -37,7 +37,7 @@ type copyIDs struct {
 }
 
 // wanted returns the groups to read, sorted by name, each with the ids of its records.
-func (c *copying) wanted(a *reader.Archive) ([]copyIDs, error) {
+func (c *copier) wanted(a *reader.Archive) ([]copyIDs, error) {
 	if c.opts.IDs == nil {
 		return []copyIDs{{group: c.opts.Group}}, nil
 	}
@@ -83,7 +83,7 @@ func (c *copying) wanted(a *reader.Archive) ([]copyIDs, error) {
 
 // plan determines, for each group, the index in the group's history whose state is copied. If this state cannot be
 // read for one of the groups, the whole copy fails before anything is written.
-func (c *copying) plan(ctx context.Context, a *reader.Archive, at At, wanted []copyIDs) (plan []copyPlan, err error) {
+func (c *copier) plan(ctx context.Context, a *reader.Archive, at At, wanted []copyIDs) (plan []copyPlan, err error) {
 	if at, err = at.in(ctx, a); err != nil {
 		return nil, err
 	}

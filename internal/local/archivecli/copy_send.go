@@ -24,7 +24,7 @@ const (
 
 // send writes those records of a batch that the store does not already have with the same content. If somebody else
 // creates or deletes a record at the same time, send looks up that record again.
-func (c *copying) send(ctx context.Context, batch []copied) error {
+func (c *copier) send(ctx context.Context, batch []copyItem) error {
 	for range copyTries {
 		again, err := c.sendOnce(ctx, batch)
 		if err != nil || len(again) == 0 {
@@ -36,12 +36,12 @@ func (c *copying) send(ctx context.Context, batch []copied) error {
 }
 
 // sendOnce makes one attempt to write a batch. It returns the records that must be looked up again.
-func (c *copying) sendOnce(ctx context.Context, batch []copied) (again []copied, err error) {
+func (c *copier) sendOnce(ctx context.Context, batch []copyItem) (again []copyItem, err error) {
 	present, err := c.lookUp(ctx, batch)
 	if err != nil {
 		return nil, err
 	}
-	var small []copied
+	var small []copyItem
 	var replaced []bool
 	for i := range batch {
 		one := batch[i]
@@ -70,14 +70,14 @@ func (c *copying) sendOnce(ctx context.Context, batch []copied) (again []copied,
 
 // noteDifferent counts a record that is not replaced although its content differs. It prints the first few of these
 // records.
-func (c *copying) noteDifferent(one *copied) {
+func (c *copier) noteDifferent(one *copyItem) {
 	c.seen.Add(1)
 	if c.different.Add(1) <= copyDifferences {
 		c.out.Sayf("record %s has other content now", one.record.Key)
 	}
 }
 
-func (c *copying) noteWritten(one *copied, replaced bool) {
+func (c *copier) noteWritten(one *copyItem, replaced bool) {
 	c.seen.Add(1)
 	c.written.Add(1)
 	c.writtenBytes.Add(one.version.Size)
@@ -87,7 +87,7 @@ func (c *copying) noteWritten(one *copied, replaced bool) {
 }
 
 // lookUp determines the presence of each record of a batch.
-func (c *copying) lookUp(ctx context.Context, batch []copied) ([]presence, error) {
+func (c *copier) lookUp(ctx context.Context, batch []copyItem) ([]presence, error) {
 	present := make([]presence, len(batch))
 	var compare []int // indexes of records with the same metadata, but a different version
 	for i, outcome := range c.get(ctx, batch, true) {
@@ -109,7 +109,7 @@ func (c *copying) lookUp(ctx context.Context, batch []copied) ([]presence, error
 }
 
 // get reads records from the store.
-func (c *copying) get(ctx context.Context, batch []copied, metadataOnly bool) []client.GetOutcome {
+func (c *copier) get(ctx context.Context, batch []copyItem, metadataOnly bool) []client.GetOutcome {
 	items := make([]client.GetItem, len(batch))
 	for i := range batch {
 		items[i] = client.GetItem{Key: batch[i].record.Key, Options: client.GetOptions{MetadataOnly: metadataOnly}}
@@ -121,8 +121,8 @@ func (c *copying) get(ctx context.Context, batch []copied, metadataOnly bool) []
 
 // compare compares the data of records whose metadata is the same as in the archive. Such records may have been written
 // by an earlier copy.
-func (c *copying) compare(ctx context.Context, batch []copied, at []int, present []presence) error {
-	var small []copied
+func (c *copier) compare(ctx context.Context, batch []copyItem, at []int, present []presence) error {
+	var small []copyItem
 	var places []int
 	for _, i := range at {
 		if batch[i].version.Entry.Data != nil {
@@ -152,7 +152,7 @@ func (c *copying) compare(ctx context.Context, batch []copied, at []int, present
 }
 
 // compareLarge compares the data of a record in the store with those of a blob in the archive.
-func (c *copying) compareLarge(ctx context.Context, one *copied) (presence, error) {
+func (c *copier) compareLarge(ctx context.Context, one *copyItem) (presence, error) {
 	was, err := one.version.Open(ctx)
 	if err != nil {
 		return 0, err
@@ -200,7 +200,7 @@ func (s *sameAs) Write(p []byte) (int, error) {
 
 // options returns the options for the put of a record. Without Overwrite, a put never replaces a record created
 // after the look-up.
-func (c *copying) options(one *copied) client.PutOptions {
+func (c *copier) options(one *copyItem) client.PutOptions {
 	return client.PutOptions{
 		IfAbsent: !c.opts.Overwrite, Timestamp: one.record.Timestamp, Attributes: one.record.Attributes,
 		RequestID: client.NewRequestID(),
@@ -208,7 +208,7 @@ func (c *copying) options(one *copied) client.PutOptions {
 }
 
 // put writes small records. It returns the records that must be looked up again.
-func (c *copying) put(ctx context.Context, batch []copied, replaced []bool) (again []copied, err error) {
+func (c *copier) put(ctx context.Context, batch []copyItem, replaced []bool) (again []copyItem, err error) {
 	items := make([]client.PutItem, len(batch))
 	for i := range batch {
 		items[i] = client.PutItem{Key: batch[i].record.Key, Data: batch[i].version.Entry.Data, Options: c.options(&batch[i])}
@@ -232,7 +232,7 @@ func (c *copying) put(ctx context.Context, batch []copied, replaced []bool) (aga
 }
 
 // pay waits until the rate limit allows n more bytes.
-func (c *copying) pay(ctx context.Context, n int64) error {
+func (c *copier) pay(ctx context.Context, n int64) error {
 	for ; c.limit != nil && n > 0; n -= copyRateBurst {
 		if err := c.limit.WaitN(ctx, int(min(n, copyRateBurst))); err != nil {
 			return err
@@ -243,7 +243,7 @@ func (c *copying) pay(ctx context.Context, n int64) error {
 
 // upload writes a large record. If somebody else has created the record in the meantime, upload appends the record to
 // the list in the argument again.
-func (c *copying) upload(ctx context.Context, one *copied, replaced bool, again *[]copied) error {
+func (c *copier) upload(ctx context.Context, one *copyItem, replaced bool, again *[]copyItem) error {
 	options := c.options(one)
 	from := &blobSource{c: c, ctx: ctx, version: &one.version}
 	_, err := c.to.Upload(ctx, one.record.Key, from, &options)
@@ -260,7 +260,7 @@ func (c *copying) upload(ctx context.Context, one *copied, replaced bool, again 
 
 // blobSource reads the data of a large version. If an upload is repeated, it reads the data again from the beginning.
 type blobSource struct {
-	c       *copying
+	c       *copier
 	ctx     context.Context //nolint:containedctx // kept in a field, because Read takes no context
 	version *reader.Version
 	at      int64

@@ -119,27 +119,27 @@ func (m *memory) saw(st *state) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if st.setBack != "" {
-		found(&m.observed, st, st.setBack)
+		recordFinding(&m.observed, st, st.setBack)
 		return
 	}
 	now := placement.Progress{Store: st.view.Meta.StoreUUID, Mark: st.mark()}
 	if m.observed.Store != now.Store || now.Behind(placement.Mark{Base: m.observed.Base,
 		Revision: m.observed.Revision}) == "" {
-		keep(&now, m.observed)
+		keepFinding(&now, m.observed)
 		m.observed = now
 	}
 }
 
-// found records why a state is older than one that was seen earlier. If a reason is already recorded, that reason is
+// recordFinding records why a state is older than one that was seen earlier. If a reason is already recorded, that reason is
 // kept.
-func found(seen *placement.Progress, st *state, why string) {
+func recordFinding(seen *placement.Progress, st *state, why string) {
 	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
 		seen.SetBack = why
 	}
 }
 
-// keep carries the finding that etcd is older over to the next state, unless etcd has been reconciled since.
-func keep(seen *placement.Progress, before placement.Progress) {
+// keepFinding carries the finding that etcd is older over to the next state, unless etcd has been reconciled since.
+func keepFinding(seen *placement.Progress, before placement.Progress) {
 	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
 		seen.SetBack = before.SetBack
 	}
@@ -177,7 +177,7 @@ func (m *memory) See(before placement.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.observed.Store != before.Store || before.Behind(m.observed.Mark) == "" {
-		keep(&before, m.observed)
+		keepFinding(&before, m.observed)
 		m.observed = before
 	}
 }

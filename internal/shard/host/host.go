@@ -132,13 +132,13 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 		}
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
-	h.server.accept(h.deaf)
+	h.server.accept(h.stoppedAccepting)
 	go h.run()
 	return h, nil
 }
 
-// deaf reports the error that has stopped the server from accepting connections.
-func (h *Host) deaf(err error) {
+// stoppedAccepting reports the error that has stopped the server from accepting connections.
+func (h *Host) stoppedAccepting(err error) {
 	if shard := h.serving(); shard != nil {
 		shard.Problem("serving gRPC", err)
 		return
