@@ -91,8 +91,8 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	return outcomes
 }
 
-// rounds sends the pending items until all of them have an outcome. In each round, it divides the items by their
-// targets, and the function run sends those of one target. run sets err in each item that got no response.
+// rounds sends the pending items until each of them has an outcome. In each round, it groups the items by target and
+// calls run once for each target. The function run sets err in each item that got no response.
 func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func(context.Context, []*pendingItem)) {
 	for len(pending) > 0 {
 		parts := map[any][]*pendingItem{}

@@ -229,7 +229,7 @@ func (s *server) close() error {
 	return s.Close()
 }
 
-// responseWatcher is a stats.Handler that records that some server has responded.
+// responseWatcher is a stats.Handler that records the first response from any server.
 type responseWatcher atomic.Bool
 
 // TagRPC implements stats.Handler.
@@ -365,10 +365,10 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 	return v
 }
 
-// noListener reports whether err means that no server listens at an address. It returns false without Config.FailFast, and
-// once any server has responded. It also returns false if the attempt was too slow, because the address may belong to
-// a Service, which may route the next connection to another server. A slow attempt can also end with a canceled or
-// closed connection, because the server's liveness.Pulse gives up such connections.
+// noListener reports whether err means that no server is listening at the address. It returns false without
+// Config.FailFast, and once any server has responded. It also returns false if the attempt was too slow, because the
+// address may belong to a Service, which may route the next connection to another server. A slow attempt can also end
+// with a canceled or closed connection, because the server's liveness.Pulse gives up such connections.
 func (c *Client) noListener(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false
@@ -380,8 +380,8 @@ func (c *Client) noListener(err error) bool {
 			"no route to host"}, late)
 }
 
-// failed records a failed attempt and waits until another attempt makes sense. If the call must not be attempted again,
-// it returns the call's error.
+// failed records a failed attempt, and waits until it is time for the next one. If the call must not be attempted
+// again, it returns the call's error.
 func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) error {
 	v := a.judge(to, err, routing.Judge(status.Convert(err), sent))
 	if a.Failed(err, v, sent) && a.Pause(ctx, v.Wait, nil, nil) {
@@ -404,7 +404,7 @@ func (a *attempts) newError(err error) *Error {
 	return newError(a.what.op, err, a.Doubtful(routing.Judge(status.Convert(err), true)))
 }
 
-// bounded adds the client's timeout to a context without a deadline.
+// bounded returns ctx with the client's timeout, unless ctx already has a deadline.
 func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}

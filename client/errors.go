@@ -18,11 +18,11 @@ import (
 var (
 	// ErrNotFound means that the record, version or group does not exist. Error.Reason says which of them.
 	ErrNotFound = errors.New("not found")
-	// ErrGroupNotFound means that the group does not exist, in a store with Named routing. The error is also
+	// ErrGroupNotFound means that the group does not exist, in a store with Named routing. The error also matches
 	// ErrNotFound.
 	ErrGroupNotFound = errors.New("group not found")
 	// ErrVersionNotFound means that the record has no such version, or that the version is no longer retained. The
-	// error is also ErrNotFound.
+	// error also matches ErrNotFound.
 	ErrVersionNotFound = errors.New("version not found")
 	// ErrVersionMismatch means that the record's version differs from IfVersion. Error.Version holds the current
 	// version.
@@ -37,14 +37,15 @@ var (
 	ErrDiskFull = errors.New("disk full")
 	// ErrOverloaded means that the server is at one of its limits, which include memory and the number of groups.
 	ErrOverloaded = errors.New("overloaded")
-	// ErrMemoryFull means that the server is at its memory limit and refuses writes that need more memory. The error is
-	// also ErrOverloaded.
+	// ErrMemoryFull means that the server is at its memory limit and refuses writes that need more memory. The error
+	// also matches ErrOverloaded.
 	ErrMemoryFull = errors.New("memory full")
-	// ErrGroupLimit means that the store has reached its maximum number of groups. The error is also ErrOverloaded.
+	// ErrGroupLimit means that the store has reached its maximum number of groups. The error also matches
+	// ErrOverloaded.
 	ErrGroupLimit = errors.New("group limit")
 	// ErrQuotaExceeded means that the tenant that owns the group has used up a quota. Error.Metadata names the tenant,
 	// the quota and its limit. If Error.RetryAfter is above 0, the quota is a rate quota, and the call ran out of time
-	// before it could be retried. Otherwise delete records or raise the quota. The error is not also ErrOverloaded.
+	// before it could be retried. Otherwise delete records or raise the quota. The error does not match ErrOverloaded.
 	ErrQuotaExceeded = errors.New("quota exceeded")
 	// ErrHashRouting means that the store uses Hash routing, so its groups are fixed and none can be created.
 	ErrHashRouting = errors.New("hash routing")
@@ -55,8 +56,8 @@ var (
 	// applied.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrGroupFailed means that the group cannot be loaded on its shard, and that its other copies are not a majority.
-	// The message names the group, the shard and the reason. Waiting does not help, because a person has to repair the
-	// group. A write was certainly not applied. The error is not also ErrUnavailable.
+	// The message names the group, the shard and the reason. Waiting does not help, because an administrator has to
+	// repair the group. A write was certainly not applied. The error does not match ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
 	// ErrOutcomeUnknown means that the write may or may not have been applied. To find out, repeat the write with the
 	// same RequestID. An error can match both this variable and one of the others. For example, if the first attempt

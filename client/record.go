@@ -57,7 +57,7 @@ func toRecord(r *recordv1.Record) Record {
 	}
 }
 
-// checked is like toRecord, and also checks the data against the message's CRC, if it has one.
+// checked is like toRecord, but also verifies the data against the message's CRC, if it has one.
 func checked(op string, r *recordv1.Record) (Record, error) {
 	if r.DataCrc32C != nil && (len(r.GetData()) > 0 || r.GetSizeBytes() == 0) {
 		if got := crc32.Checksum(r.GetData(), castagnoli); got != r.GetDataCrc32C() {

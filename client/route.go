@@ -59,8 +59,8 @@ func (t *table) route(group string) *shardRoute {
 	return t.named[group]
 }
 
-// follows sets the route's tenure. If the same server still leads the group, its tenure continues. Otherwise a new
-// tenure begins, and that of the previous route ends.
+// follows takes over the tenure of the previous route if the same server still leads the group. Otherwise it ends that
+// tenure and begins a new one.
 func (r *shardRoute) follows(before *shardRoute) {
 	switch {
 	case before == nil:

@@ -126,7 +126,7 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 	}
 }
 
-// scanStream is one stream of a scan. The stream resumes after it breaks.
+// scanStream is the stream of a scan. It is resumed if it breaks.
 type scanStream struct {
 	client   *Client
 	request  recordv1.ScanRequest
@@ -197,7 +197,7 @@ func (s *scanStream) once(ctx context.Context, to target, take func([]Record) bo
 	}
 }
 
-// scanResult is a message of one split's scan, or the error with which this scan ended.
+// scanResult is one message from the scan of a split, or the error with which that scan ended.
 type scanResult struct {
 	records []Record
 	err     error

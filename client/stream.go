@@ -127,7 +127,7 @@ func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
 	return start, err
 }
 
-// once makes one attempt to upload the data.
+// once makes a single attempt to upload the data.
 func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // aborts the stream unless it has finished; the server stores nothing from a stream that is aborted

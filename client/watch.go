@@ -48,7 +48,7 @@ func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions)
 	}
 }
 
-// watchStream is one stream of changes. The stream resumes after it breaks.
+// watchStream is a stream of changes. It is resumed if it breaks.
 type watchStream struct {
 	client   *Client
 	options  WatchOptions

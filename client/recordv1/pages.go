@@ -9,8 +9,8 @@ import (
 // pageSize is the number of groups or shards that AllGroups and AllShards request at a time. It is the servers' limit.
 const pageSize = 1000
 
-// all requests the pages of a listing and returns all rows. It begins with the page that the argument token
-// identifies. The function ask requests one page, and returns its rows and the token of the next page.
+// all requests every page of a listing, starting at the page that token identifies, and returns the rows of all of
+// them. The function ask requests one page, and returns its rows and the token of the next page.
 func all[R any](token string, name func(R) string, ask func(token string) (rows []R, next string, err error)) ([]R,
 	error) {
 	var out []R

@@ -12,7 +12,7 @@ func (x ShardState) Serves() bool {
 		x == ShardState_SHARD_STATE_DRAINING
 }
 
-// Add adds the progress of another shard, which loads at the same time. It does not add the rates, because only the
+// Add adds the progress of another shard that loads at the same time. It does not add the rates, because only the
 // caller knows whether the two shards share a device.
 func (x *Load) Add(one *Load) {
 	x.GroupsTotal += one.GetGroupsTotal()

@@ -29,8 +29,8 @@ func (t *Tries) Wait(ctx context.Context) bool {
 	return Sleep(ctx, t.After(t.failed-1))
 }
 
-// Again resets the backoff, so that the next pause is the shortest one again. Call it after the operation has worked
-// for a while.
+// Again resets the backoff, so that the next pause is the shortest one. Call it after the operation has worked for a
+// while.
 func (t *Tries) Again() { t.failed = 0 }
 
 // AtMost limits the next pause to about d.

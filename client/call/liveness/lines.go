@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// lines holds the network connections to one server, so that it can close all of them.
+// lines tracks the network connections to one server, so that all of them can be closed at once.
 type lines struct {
 	connect func(ctx context.Context, address string) (net.Conn, error)
 

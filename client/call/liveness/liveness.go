@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	// After is how long a server may send no response before it is probed.
+	// After is how long a server may stay silent before it is probed.
 	After = 500 * time.Millisecond
 	// Patience is how long a server may take to respond to the probe.
 	Patience = 1500 * time.Millisecond
-	// checksPerAfter is the number of times that the Pulse checks for responses within the duration After.
+	// checksPerAfter is the number of times that the Pulse checks for responses in each period of length After.
 	checksPerAfter = 2
 	// tick is the interval between two checks for responses.
 	tick = After / checksPerAfter
@@ -239,17 +239,17 @@ func (p *Pulse) watch() {
 	}
 }
 
-// rest stops the watch goroutine, unless a call has started since the last check. It returns true if the goroutine
-// must return.
+// rest decides whether the watch goroutine may end because no call is in progress. It returns true if the goroutine
+// must return, and false if a call has started since the last check.
 func (p *Pulse) rest() bool {
 	p.watching.Store(false)
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
 }
 
-// isHung probes the server. The argument answers is the number of responses that the server has sent so far. hangs
-// returns true if the server sends no further response in time. It counts the time in ticks, because no tick occurs
-// while this process itself is suspended. After the process resumes, the remaining ticks leave time to read responses
-// that have arrived in the meantime.
+// isHung probes the server, and reports whether it fails to send a further response in time. The argument answers is
+// the number of responses that the server has sent so far. isHung measures time in ticks, because no tick occurs while
+// this process itself is suspended. After the process resumes, the remaining ticks leave time to read responses that
+// have arrived in the meantime.
 func (p *Pulse) isHung(answers uint64) bool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	asked := make(chan struct{})

@@ -96,7 +96,7 @@ func (h *Held) end(dropped bool) {
 // at most 64 KiB of them.
 const heldBytesMin = 16 << 10
 
-// counted is a message whose bytes are counted from the time it is encoded until gRPC releases it.
+// counted wraps a message, and counts its bytes from the time it is encoded until gRPC releases it.
 type counted struct {
 	message any
 	codec   encoding.CodecV2

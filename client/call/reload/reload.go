@@ -48,8 +48,8 @@ type source struct {
 	failed string // message of the last error that was passed to told; empty after a successful read
 }
 
-// now returns the configuration to use. If it could not read the current configuration, it returns the last one, and
-// the error.
+// now reads the configuration and returns it. If the read fails, now returns the last good configuration and the
+// error.
 func (s *source) now() (*tls.Config, error) {
 	cfg, err := s.read()
 	s.mu.Lock()

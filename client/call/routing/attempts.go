@@ -82,8 +82,8 @@ func (a *Attempts) Report(err error, v Verdict, sent bool) error {
 // Skip counts a retry for which the caller does not call Pause, because it has just paused for another call.
 func (a *Attempts) Skip() { a.n++ }
 
-// newsMax is the number of retries, from the first one on, whose pauses the channel news may end early. There is a
-// limit because the channel may report many changes that do not concern the call.
+// newsMax is how many retries, counted from the first one, may have their pause cut short by the channel news. Later
+// pauses always last their full time, because the channel may report many changes that do not concern the call.
 const newsMax = 8
 
 // Pause waits until the next attempt should be made, and returns true. It waits as long as the pace requires, or
