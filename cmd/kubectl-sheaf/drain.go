@@ -141,7 +141,7 @@ func (a *app) patchPool(ctx context.Context, pool *v1alpha1.ShardPool, spec map[
 	return a.objects.Patch(ctx, after, client.RawPatch(types.MergePatchType, patch), options...)
 }
 
-// leaving returns the shards that the command makes empty: the one in --shard, or all shards of the pool.
+// leaving returns the shards to be drained: the one in --shard, or all shards of the pool.
 func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus {
 	if f.shard < 0 {
 		return shards
@@ -149,11 +149,11 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 	return slices.DeleteFunc(slices.Clone(shards), func(s v1alpha1.ShardStatus) bool { return s.Number != f.shard })
 }
 
-// drainLook is the time after which the command reads the pool again.
+// drainLook is the interval at which the command reads the pool.
 const drainLook = time.Second
 
-// awaitDrained waits until the shards that leave the pool are empty. It prints the progress whenever it changes. The
-// context ctx is for the requests, and the context waiting limits how long awaitDrained waits.
+// awaitDrained waits until the shards that leave the pool are empty. It prints the progress whenever it changes. ctx
+// is used for the requests, and the context waiting limits how long awaitDrained waits.
 func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {
@@ -182,8 +182,8 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 	}
 }
 
-// drainProgress describes how far a drain is. If the drain cannot continue, the error says what an administrator has
-// to do.
+// drainProgress describes the progress of a drain. If the drain cannot continue, the error says what an administrator
+// has to do.
 func drainProgress(
 	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
 ) (words string, done bool, err error) {

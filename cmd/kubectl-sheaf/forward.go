@@ -115,7 +115,7 @@ func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address st
 	return err
 }
 
-// gatewayPod returns the oldest ready gateway. Younger ones may have only just replaced another gateway.
+// gatewayPod returns the oldest ready gateway. A younger one may only just have replaced another gateway.
 func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	err := a.objects.List(ctx, &pods, client.InNamespace(store.Namespace),

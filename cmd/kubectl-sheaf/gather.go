@@ -38,8 +38,8 @@ func (s *snapshot) findings() []finding.Finding {
 	return finding.Find(o)
 }
 
-// bounded is a reader with a time limit for each read; 0 means no limit. Without a limit, an API server whose storage
-// hangs could block the command forever at one read, although the other reads still return something useful.
+// bounded wraps a reader and limits the time of each read; 0 means no limit. Without a limit, an API server whose
+// storage hangs could block the command forever at one read, even if the other reads would succeed.
 type bounded struct {
 	client.Reader
 	limit time.Duration
@@ -59,7 +59,7 @@ func (b bounded) List(ctx context.Context, list client.ObjectList, options ...cl
 	return b.words(b.Reader.List(ctx, list, options...))
 }
 
-// words adds the time limit to the error of a read that took too long.
+// words adds the time limit to the message of a read that timed out.
 func (b bounded) words(err error) error {
 	if b.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the API server has not answered within %v: %w", b.limit, err)
@@ -97,7 +97,7 @@ func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit tim
 	return s, nil
 }
 
-// optional records in the snapshot that something could not be read, and why. It does nothing if err is nil.
+// optional records in the snapshot that what could not be read because of err. It does nothing if err is nil.
 func (a *app) optional(s *snapshot, what string, err error) {
 	if err != nil {
 		s.Missing = append(s.Missing, what+": "+err.Error())

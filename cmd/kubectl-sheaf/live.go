@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// live is what a gateway reports about its store. It contains facts that are not in the status of the RecordStore,
-// such as the leaders of the groups and the progress of moves.
+// live holds a gateway's report about its store. The report contains facts that are not in the status of the
+// RecordStore, such as the leaders of the groups and the progress of moves.
 type live struct {
 	finding.Facts
 	Moves []*recordv1.Move

@@ -116,9 +116,9 @@ const sourcePatience = 20 * time.Second
 
 func (a *app) progress(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
 
-// sourceError makes clear which component did not respond to a request. The API server's own message does not say it.
-// For example, if the node of a pod cannot be reached, the message is "the server rejected our request for an unknown
-// reason".
+// sourceError adds the name of the component that did not respond to a failed request, which the API server's own
+// message leaves out. For example, if the node of a pod cannot be reached, the message is "the server rejected our
+// request for an unknown reason".
 func (r *archive) sourceError(err error) error {
 	if r.limit > 0 && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %v (--source-timeout)", r.limit)
@@ -154,7 +154,7 @@ func (r *archive) add(name, text string) {
 	}
 }
 
-// miss records that a source could not be read, and why. It does nothing if err is nil.
+// miss records that a source could not be read because of err. It does nothing if err is nil.
 func (r *archive) miss(what string, err error) {
 	if err != nil {
 		r.failed = append(r.failed, what+": "+r.sourceError(err).Error())

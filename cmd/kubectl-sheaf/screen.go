@@ -63,7 +63,7 @@ func (c *screen) table(t table) {
 	}
 }
 
-// head writes the name and kind of the store, and whether it serves.
+// head writes the name and kind of the store, and says whether the store serves.
 func (c *screen) head() {
 	status, spec := c.Store.Status, c.Store.Spec
 	ready := "no condition yet"

@@ -140,7 +140,7 @@ the store has another version by then, nothing is changed.`,
 	return cmd
 }
 
-// inEtcd turns cmd into a command that connects directly to the etcd of a store.
+// inEtcd makes cmd connect directly to the etcd of a store and call run.
 func inEtcd(a *app, cmd *cobra.Command, run func(ctx context.Context, store *registry.Store,
 	args []string) error) *cobra.Command {
 	var place placementFlags

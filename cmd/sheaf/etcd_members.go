@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// etcdAt holds the flags that say how to reach etcd, for commands that connect to etcd directly.
+// etcdAt holds the connection flags of commands that connect to etcd directly.
 type etcdAt struct {
 	client etcd.ClientConfig
 	tls    ownTLS
@@ -35,7 +35,7 @@ func (f *etcdAt) hint() string {
 	return ""
 }
 
-// onEtcd turns cmd into a command that connects directly to etcd.
+// onEtcd makes cmd connect directly to etcd and call run.
 func onEtcd(a *app, cmd *cobra.Command, at *etcdAt, run func(ctx context.Context, client *clientv3.Client,
 	args []string) error) *cobra.Command {
 	at.add(cmd)
@@ -236,8 +236,9 @@ func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error
 // memberPause is the time between two attempts to change the members.
 const memberPause = 500 * time.Millisecond
 
-// whenConnected changes the members. It repeats the change while the member that receives the request is stopping, or
-// while etcd refuses the change because the members have been connected for less than five seconds.
+// whenConnected calls change, which changes the members. It calls change again while the member that receives the
+// request is stopping, or while etcd refuses the change because the members have been connected for less than five
+// seconds.
 func whenConnected(ctx context.Context, change func() error) error {
 	for {
 		err := change()

@@ -95,7 +95,8 @@ func reportImport(out *cli.Output, report cli.ImportReport, err error) error {
 	return printErr
 }
 
-// importFailures describes the failures of an import that a person has to examine. The text is empty if there are none.
+// importFailures describes the failures of an import that the user has to examine. The text is empty if there are
+// none.
 func importFailures(r cli.ImportReport) string {
 	return counted(", ",
 		row{r.NotImported(), "file was not imported", "files were not imported"},
@@ -109,7 +110,7 @@ type row struct {
 	one, many string
 }
 
-// counted joins the rows whose number is not 0, with the given text between them.
+// counted returns the rows whose number is not 0, joined by the given separator.
 func counted(between string, rows ...row) string {
 	var words []string
 	for _, r := range rows {

@@ -108,8 +108,8 @@ func printMoves(out *cli.Output, moves []*recordv1.Move) error {
 	return nil
 }
 
-// sharedWords lists the groups that have two copies in one failure domain for a while as they move. The text is empty
-// if there are no such groups.
+// sharedWords lists the groups that temporarily have two copies in one failure domain while they move. The text is
+// empty if there are no such groups.
 func sharedWords(moves []*recordv1.Move) string {
 	var groups, domains []string
 	for _, m := range moves {

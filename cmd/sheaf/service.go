@@ -187,7 +187,7 @@ func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry pr
 // the store.
 const envTLSDir = "SHEAF_TLS_DIR"
 
-// ownTLS holds the flags about the certificates of the process on whose behalf a command acts.
+// ownTLS holds the flags that name the certificates of the process for which a command acts.
 type ownTLS struct {
 	dir string
 }

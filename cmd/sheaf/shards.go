@@ -133,9 +133,9 @@ command then says why and ends with exit code 1, and sheaf shards activate takes
 	return cmd
 }
 
-// awaitDrained reads the state of a draining shard at intervals of drainLook. It gives up only after drainLooks reads
-// in a row have returned a reason to give up. A single read is not enough: the gateway or the planner may not have seen
-// the drain yet, or may not know about another shard that has just started.
+// awaitDrained reads the state of a draining shard at intervals of drainLook. It gives up only if drainLooks
+// consecutive reads have returned a reason to give up. A single read is not enough: the gateway or the planner may not
+// have seen the drain yet, or may not know about another shard that has just started.
 const (
 	drainLook  = time.Second
 	drainLooks = 5

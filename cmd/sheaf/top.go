@@ -81,7 +81,7 @@ func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File,
 	}
 }
 
-// storeSeen is the result of one query of a store.
+// storeSeen holds the result of one query of a store.
 type storeSeen struct {
 	finding.Facts
 	moves   []*recordv1.Move
@@ -231,7 +231,7 @@ func wrap(line string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// badness lists the states of a group, from the best to the worst.
+// badness ranks the states of a group, from the best to the worst.
 var badness = []recordv1.GroupState{
 	recordv1.GroupState_GROUP_STATE_UNSPECIFIED, recordv1.GroupState_GROUP_STATE_SERVING,
 	recordv1.GroupState_GROUP_STATE_LOADING, recordv1.GroupState_GROUP_STATE_PENDING,
@@ -338,7 +338,7 @@ func onQuit(cancel context.CancelFunc) (restore func()) {
 	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }
 }
 
-// quits reads keys until q is typed, and then returns true. It returns false if the input ends first.
+// quits reads keys, and returns true when q is typed. It returns false if the input ends first.
 func quits(keys io.Reader) bool {
 	var key [1]byte
 	for {
