@@ -153,9 +153,8 @@ func (d *diskDecision) usable(hostname string) bool {
 	return there && node.DeletionTimestamp == nil && fleet.TakesPods(&node)
 }
 
-// give reserves a disk for a claim. If an administrator has reserved the disk for the claim by annotation, the
-// annotation stays until the disk is bound, because the reservation that give makes ends if the claim is deleted before
-// that.
+// give reserves a disk for a claim. If an administrator has reserved the disk for the claim by annotation, give keeps
+// the annotation until the disk is bound, because its own reservation ends if the claim is deleted before that.
 func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, key, store string) {
 	pv, status := d.after[name], d.states[name]
 	pv.Spec.ClaimRef = &corev1.ObjectReference{

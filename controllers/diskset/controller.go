@@ -48,8 +48,8 @@ type Reconciler struct {
 	Live   client.Reader
 	Events events.EventRecorder
 	// Image is the image of Sheaf for the Jobs that inspect and wipe disks. Namespace is the operator's own namespace,
-	// in which these Jobs run. If either is empty, no disk is wiped, and only a person can release a new disk for
-	// claims.
+	// in which these Jobs run. If either is empty, no disk is wiped, and only an administrator can release a new disk
+	// for claims.
 	Image, Namespace string
 	// PullSecrets are the names of the Secrets in Namespace with which the Jobs pull Image.
 	PullSecrets []string

@@ -94,17 +94,17 @@ func blockedVolume(s *v1alpha1.ShardStatus) string {
 	return s.Volume.PersistentVolume
 }
 
-// takesPods passes only those changes of a node that affect the assignment of disks.
+// takesPods is a predicate that passes only those changes of a node that affect the assignment of disks.
 var takesPods = step.Changed(fleet.TakesPods)
 
-// storeIdentified passes an update of a store only if the update changes the store's UID.
+// storeIdentified is a predicate that passes an update of a store only if the update changes the store's UID.
 var storeIdentified = step.Changed(func(store *v1alpha1.RecordStore) string { return store.Status.StoreUID })
 
-// poolIsNew passes the creation and the deletion of a pool. It has to pass the creation because claims of the pool
-// may have been observed before the pool itself.
+// poolIsNew is a predicate that passes the creation and the deletion of a pool. It has to pass the creation because
+// claims of the pool may have been observed before the pool itself.
 var poolIsNew = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 
-// formatBlockedChanged passes a Shard when its volume starts or stops waiting for a format.
+// formatBlockedChanged is a predicate that passes a Shard when its volume starts or stops waiting to be formatted.
 var formatBlockedChanged = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return blockedVolumeOf(e.Object) != "" },
 	UpdateFunc: func(e event.UpdateEvent) bool { return blockedVolumeOf(e.ObjectOld) != blockedVolumeOf(e.ObjectNew) },

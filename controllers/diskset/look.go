@@ -28,8 +28,8 @@ func inspectedVolume(pv *corev1.PersistentVolume) string {
 	return pv.Annotations[workload.AnnotationLooks]
 }
 
-// look decides whether a claim may get a free disk. If not, it changes the state of the disk, and its message says what
-// has to happen first.
+// look decides whether a claim may get a free disk. If not, it changes the disk's state, and sets a message that says
+// what has to happen first.
 func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	if after.Annotations[workload.AnnotationRelease] == "true" {
 		delete(after.Annotations, workload.AnnotationRelease)
@@ -63,7 +63,7 @@ func (d *diskDecision) look(live, after *corev1.PersistentVolume, status *v1alph
 	}
 }
 
-// lookOn reports the progress of the Job that inspects a disk.
+// lookOn sets a disk's status to the progress of the Job that inspects it.
 func (d *diskDecision) lookOn(live, after, looking *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	d.lookedAt[looking.Name] = true
 	if why := d.misdirected(looking, workload.LookName(live.Name)); why != "" {

@@ -259,7 +259,7 @@ func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedJob) {
 	}
 }
 
-// jobIs returns the condition of the given type if it is True for the Job, and nil otherwise.
+// jobIs returns the Job's condition of the given type if that condition is True, and nil otherwise.
 func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) *batchv1.JobCondition {
 	n := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return c.Type == kind && c.Status == corev1.ConditionTrue

@@ -7,7 +7,7 @@ import (
 )
 
 // ArchiveOf returns the RecordArchive that archives a store: the oldest one that names the store and is not being
-// deleted. It returns nil if there is none. All archives must be of the store's namespace.
+// deleted. It returns nil if there is none. All archives must be in the store's namespace.
 func ArchiveOf(archives []v1alpha1.RecordArchive, store string) (oldest *v1alpha1.RecordArchive) {
 	for i := range archives {
 		a := &archives[i]

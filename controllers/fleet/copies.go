@@ -16,8 +16,8 @@ import (
 // Places is the placement of a store in etcd, together with observations that only the operator has.
 type Places struct {
 	placement.Planned
-	// SilentDisks are the shards whose disk did not answer when the shard was last observed. Etcd does not contain this
-	// fact: such a shard is registered in the same way as a healthy one.
+	// SilentDisks are the shards whose disk did not answer when the shard was last observed. This is not recorded in
+	// etcd, where such a shard looks like a healthy one.
 	SilentDisks map[string]bool
 }
 
@@ -67,7 +67,7 @@ func (p *Places) Undecided(without func(placement.Member) bool) (names []string)
 	return names
 }
 
-// OnShard returns a function that matches the copies on a shard.
+// OnShard returns a function that reports whether a copy is on a shard.
 func OnShard(shard string) func(placement.Member) bool {
 	return func(m placement.Member) bool { return m.Shard == shard }
 }
@@ -80,8 +80,8 @@ func GroupWords(names []string) string {
 	return "groups " + units.Some(names, 5)
 }
 
-// ExposedWords lists the groups that will have two copies in one failure domain for a while as they move. The result is
-// empty if there are none.
+// ExposedWords lists the groups that will temporarily have two copies in one failure domain while they move. The
+// result is empty if there are none.
 func (p *Places) ExposedWords(key string) string {
 	var groups, domains []string
 	for _, name := range p.Names() {

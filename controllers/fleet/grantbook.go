@@ -26,9 +26,9 @@ func (g GrantsInForce) Status() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// GrantBook keeps a GrantsInForce for each store. The controller of grants writes it after asking the processes, and
-// the controller of stores reads it. It is kept in memory only, so a restarted operator has to ask again. The zero
-// value is ready for use. Safe for concurrent use.
+// GrantBook keeps a GrantsInForce for each store. The RecordGrant controller writes it after querying the processes,
+// and the RecordStore controller reads it. It is kept in memory only, so a restarted operator has to query the
+// processes again. The zero value is ready for use. Safe for concurrent use.
 type GrantBook struct {
 	stores sync.Map // maps the name of a store to its GrantsInForce
 	// issuers maps the name of a store to a GrantsInForce that says whether the keys of its token issuers are known. It

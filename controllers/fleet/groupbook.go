@@ -13,13 +13,13 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// LeaderGrace is how long a group may be without a leader before it counts as not serving. An election normally takes
-// less, and so does handing over the leadership to another shard.
+// LeaderGrace is how long a group may be without a leader before it counts as not serving. An election, or a transfer
+// of the leadership to another shard, normally takes less time.
 const LeaderGrace = 3 * time.Second
 
-// GroupBook keeps what the shards of each store last reported about their groups. The controller of pools writes it
-// after it has asked the shards; the controller of stores reads it. It exists in memory only: after a restart, the
-// operator asks again. The zero value is ready for use. Safe for concurrent use.
+// GroupBook keeps what the shards of each store last reported about their groups. The ShardPool controller writes it
+// after querying the shards, and the RecordStore controller reads it. It is kept in memory only, so a restarted
+// operator has to query the shards again. The zero value is ready for use. Safe for concurrent use.
 type GroupBook struct {
 	mu     sync.Mutex
 	stores map[types.NamespacedName]*storeBook
@@ -140,7 +140,7 @@ func (b *GroupBook) ElectionPending(store types.NamespacedName) bool {
 	return false
 }
 
-// asked returns the time of the oldest report. Every pool has been asked at that time or later.
+// asked returns the time of the oldest report. Every pool was queried at that time or later.
 func (s *storeBook) asked() (oldest time.Time) {
 	for _, page := range s.pools {
 		if oldest.IsZero() || page.at.Before(oldest) {
@@ -190,7 +190,7 @@ func (s *storeBook) replace(pool string, page *poolPage, now time.Time) {
 	}
 }
 
-// leads calls f for each group that one of the pool's shards currently leads.
+// leads calls f for each group that a shard of the pool currently leads.
 func (p *poolPage) leads(f func(group string)) {
 	for _, shard := range p.shards {
 		for _, g := range shard.groups {

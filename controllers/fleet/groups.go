@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// VersionWords lists the versions that the shards run, in order.
+// VersionWords returns a sorted list of the versions that the shards run.
 func VersionWords(shards map[string]v1alpha1.ShardStatus) string {
 	seen := map[string]bool{}
 	for _, s := range shards {
@@ -27,7 +27,7 @@ func VersionWords(shards map[string]v1alpha1.ShardStatus) string {
 // wordsMax is the maximum length of a text in a column of kubectl output, in bytes.
 const wordsMax = 128
 
-// NodeWords lists the nodes of the shards in order, such as "n1, n2 and 3 more".
+// NodeWords returns a sorted list of the shards' nodes, such as "n1, n2 and 3 more".
 func NodeWords(shards []v1alpha1.ShardStatus) string {
 	seen := map[string]bool{}
 	for _, s := range shards {

@@ -26,9 +26,9 @@ func ImageOf(pod *corev1.PodSpec) string {
 	return pod.Containers[0].Image
 }
 
-// Steady smooths a number that changes all the time. If the value before is positive and differs from the value now by
-// less than one step, Steady returns the value before. Otherwise it returns the value now. A step is stepPercent of the
-// value whole.
+// Steady smooths a number that changes all the time. If the previous value, before, is positive and differs from the
+// new value, now, by less than one step, Steady returns before. Otherwise it returns now. A step is stepPercent of
+// whole.
 func Steady(before, now, whole int64) int64 {
 	step := whole / 100 * stepPercent
 	if before > 0 && now > before-step && now < before+step {

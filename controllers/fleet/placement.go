@@ -33,7 +33,7 @@ type Placement interface {
 	// ErrFrozen.
 	Plan(ctx context.Context, store *v1alpha1.RecordStore, shardsMin int32,
 		states map[string]v1alpha1.PoolState) (placement.Planned, error)
-	// Look returns the present places of all groups, and writes nothing.
+	// Look returns the current placement of all groups. It writes nothing.
 	Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error)
 	// Recover rebuilds the placement of a store from the volumes of these shards. An error that wraps
 	// ErrVolumesIncomplete also describes what is missing.
@@ -86,7 +86,7 @@ var ErrNoCredentials = errors.New(
 type ShardRegister interface {
 	// Empty asks the planner to put no groups on the shard, and to move the groups on it to other shards.
 	Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
-	// Look returns the present places of all groups.
+	// Look returns the current placement of all groups.
 	Look(ctx context.Context, store *v1alpha1.RecordStore) (placement.Planned, error)
 	// Forget removes the entries of a shard that is permanently gone. The error names the groups that still refer to
 	// the shard.

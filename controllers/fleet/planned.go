@@ -83,8 +83,8 @@ func PoolShardNames(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) []str
 	return names
 }
 
-// poolNumbers returns the shards that a pool has or should have. It chooses the same numbers as the controller of
-// pools.
+// poolNumbers returns the shards that a pool has or should have. It chooses the same numbers as the ShardPool
+// controller.
 func poolNumbers(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) NumbersPlan {
 	in := NumbersInput{Wanted: WantedShards(pool), Remove: pool.Spec.Remove}
 	for _, s := range seen {

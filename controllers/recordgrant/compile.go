@@ -108,7 +108,7 @@ func refusal(err error, words string) step.Outcome {
 	return step.Fail(reasonRefused, fmt.Sprintf("%v: %s", err, words))
 }
 
-// stillNamed returns the rights that both the last and the next state of a grant give.
+// stillNamed returns the rights that a grant gives in both its last and its next state.
 func stillNamed(last, next access.Grant) access.Grant {
 	last.Subjects, last.Verbs = intersect(last.Subjects, next.Subjects), intersect(last.Verbs, next.Verbs)
 	switch {
@@ -132,10 +132,10 @@ func intersect[T comparable](a, b []T) (out []T) {
 	return out
 }
 
-// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. Otherwise, etcd
-// would refuse the whole table, and no change would take effect, not even the removal of a right. The choice depends
-// only on the age of the grants, so removing one right never removes another. fit reports whether the table was too
-// large.
+// fit removes the youngest grants from a table that is too large for etcd, and adds them to refused. Without this,
+// etcd would refuse the whole table, and no change would take effect, not even the removal of a right. The choice
+// depends only on the age of the grants, so removing one right never removes another. fit reports whether the table
+// was too large.
 func fit(table *access.Table, grants []v1alpha1.RecordGrant, refused map[string]step.Outcome) (tooLarge bool) {
 	others := *table
 	others.Version, others.Grants = math.MaxInt64, []access.Grant{} // the longest possible version

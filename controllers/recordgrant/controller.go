@@ -51,7 +51,7 @@ type Tables interface {
 	PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error
 }
 
-// keysAgain is the interval at which the keys of ServiceAccounts are read. They may change when the API server
+// keysAgain is the time after which the keys of ServiceAccounts are read again. They may change when the API server
 // restarts with another configuration.
 const keysAgain = 30 * time.Minute
 
@@ -227,9 +227,8 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 	return true
 }
 
-// tell writes the status of a grant. The argument force says whether processes use the newest table. It is nil if
-// this cannot be determined yet. A grant that is not in the table is not in force, no matter which table the
-// processes use.
+// tell writes the status of a grant. The argument force says whether the processes use the newest table, and is nil if
+// this is not known yet. A grant that is not in the table is not in force, no matter which table the processes use.
 func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
 	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()
@@ -267,7 +266,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// identified passes stores that are created or deleted, and stores whose UID, placement or transport changes.
+// identified is a predicate that passes stores that are created or deleted, and stores whose UID, placement or
+// transport changes.
 var identified = step.Changed(func(s *v1alpha1.RecordStore) any {
 	return []any{s.Status.StoreUID, s.Status.PlacementInitialized, s.Generation, transportOf(s),
 		s.DeletionTimestamp == nil}

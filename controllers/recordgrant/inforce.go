@@ -22,8 +22,8 @@ const (
 	// behindGrace is how long a process may use an outdated table before this is reported. A process uses a new table
 	// within seconds, and a process that is starting does not answer at first.
 	behindGrace = 5 * time.Second
-	// These are the pauses before processes are asked again. askSoon is used while a process is behind for less than
-	// behindGrace, askAgain while a process is behind for longer, and askRest otherwise.
+	// These are the pauses before the processes are queried again: askSoon while a process has been behind for less
+	// than behindGrace, askAgain while one has been behind for longer, and askRest otherwise.
 	askSoon  = 2 * time.Second
 	askAgain = 30 * time.Second
 	askRest  = 2 * time.Minute
@@ -39,7 +39,7 @@ const (
 	reasonPlaintextAllowed = "PlaintextAllowed"
 )
 
-// asked holds the last answers of the processes of a store, so that a condition is written only if it changes.
+// asked holds the processes' previous responses for one store, so that a condition is written only if it changes.
 type asked struct {
 	version int64
 	behind  map[types.UID]time.Time // maps a pod's UID to the time when its process fell behind
@@ -152,7 +152,7 @@ func transportOf(store *v1alpha1.RecordStore) v1alpha1.TLSTransport {
 	return store.Status.TLS.Transport
 }
 
-// outdatedProcess is a process that does not use the newest table.
+// outdatedProcess describes a process that does not use the newest table.
 type outdatedProcess struct {
 	pod, words string
 	since      time.Time

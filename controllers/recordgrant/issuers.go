@@ -116,7 +116,7 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 		Message: fmt.Sprintf("the keys of %s are known", step.Count(len(out.issuers), "issuer", "issuers"))}
 	if len(trouble) > 0 {
 		out.truth = fleet.GrantsInForce{Reason: reasonIssuerSilent, Message: strings.Join(trouble, "; ")}
-		// An issuer was refused; this reason is more important, because only a person can change the spec.
+		// An issuer was refused; this reason is more important, because only an administrator can change the spec.
 		if len(out.refused) > 0 {
 			out.truth.Reason = reasonIssuerRefused
 		}
@@ -145,7 +145,7 @@ func (r *Reconciler) sourceOf(namespace string, spec *v1alpha1.TokenIssuer) *key
 	return out
 }
 
-// readInterval returns how often the keys of an issuer are read while there is no problem.
+// readInterval returns the interval at which the keys of an issuer are read while there is no problem.
 func readInterval(spec *v1alpha1.TokenIssuer) time.Duration {
 	if spec.KeysFrom != nil {
 		return issuerPause

@@ -22,7 +22,7 @@ import (
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordtenants,verbs=list;watch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordtenants/status,verbs=patch
 
-// tenants are the RecordTenants of a store.
+// tenants holds the RecordTenants of a store.
 type tenants struct {
 	all     []v1alpha1.RecordTenant
 	leaving []v1alpha1.RecordTenant // being deleted, and no longer in the table

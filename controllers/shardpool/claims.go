@@ -95,8 +95,8 @@ func infeasible(claim *corev1.PersistentVolumeClaim) string {
 	return words
 }
 
-// volumeGrower expands volumes, and then updates the claim template of their StatefulSet. The template is immutable, so
-// the StatefulSet is deleted without its pod and created again.
+// volumeGrower expands the volumes of shards, and then updates the claim templates of their StatefulSets. A claim
+// template is immutable, so the StatefulSet is deleted without its pod and created again.
 type volumeGrower struct {
 	writer
 	shards []*observed.Shard

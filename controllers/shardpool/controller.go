@@ -81,8 +81,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Image is the image of the pods of a store whose spec names no image.
 	Image string
-	// Groups receives the shards' reports about their groups, for the controller of stores. If it is nil, the reports
-	// are not recorded.
+	// Groups receives the shards' reports about their groups, for the RecordStore controller. If it is nil, the
+	// reports are not recorded.
 	Groups *fleet.GroupBook
 	Now    step.Clock
 
@@ -101,8 +101,8 @@ type Reconciler struct {
 // operator has the same effect.
 func (r *Reconciler) ForgetWrites() { r.written.Clear() }
 
-// work is one reconcile of one pool, with its inputs and its findings. Its methods pass parts of both to the
-// operations that need them.
+// work holds the inputs and the findings of one reconcile of a pool. Its methods pass parts of them to the operations
+// that need them.
 type work struct {
 	r      *Reconciler
 	pool   *v1alpha1.ShardPool // the pool as it was read, with the metadata that this reconcile has written since
@@ -179,8 +179,8 @@ var poolSteps = []step.Step[work]{
 	{Name: "summary", Do: func(_ context.Context, w *work) step.Outcome { return poolstatus.Summary(&w.found) }},
 }
 
-// noted wraps a step so that it does not stop the others, even if it fails or has to wait. Only a temporary error ends
-// the reconcile (see the function note).
+// noted returns a step whose outcome is recorded instead of stopping the steps that follow. Only a temporary error
+// ends the reconcile (see the function note).
 func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[work] {
 	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome {
 		return note(&w.found.Notes, do(ctx, w))

@@ -53,7 +53,7 @@ func (w *work) finalize(ctx context.Context) step.Outcome {
 	return step.Complete()
 }
 
-// letGo empties the shards of a deleted pool whose store continues to exist.
+// letGo moves the groups off the shards of a deleted pool whose store continues to exist.
 func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 	forced := fmt.Sprintf(
 		"If these groups may be unavailable, annotate this ShardPool %s=true; or delete RecordStore %s too",

@@ -357,8 +357,8 @@ func (s sources) readAllEvents(ctx context.Context, namespace string, about map[
 	return nil
 }
 
-// eventObject returns the object whose events explain why the shard does not run. It returns nil if the shard runs, or
-// if the reason is known without events.
+// eventObject returns the object whose events may explain why the shard does not run. It returns nil if the shard
+// runs, or if the reason is known without events.
 func eventObject(o *observed.Shard) client.Object {
 	switch {
 	case o.Parked || o.NodeName != "" && o.Node == nil:

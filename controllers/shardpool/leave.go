@@ -24,7 +24,7 @@ const (
 	reasonPlacementOff = "PlacementUnavailable"
 )
 
-// leaving reports the progress of a pool's shards in moving their groups to other shards.
+// leaving tracks how far a pool's shards have got in moving their groups to other shards.
 type leaving struct {
 	cached client.Reader
 	pool   *v1alpha1.ShardPool
@@ -72,8 +72,8 @@ func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outc
 	return l.emptying(ctx, name, "is to be removed", "raise spec.shards again, or give the store other shards for them")
 }
 
-// emptying reports how many groups a shard still has to move to other shards, and the remedy if no other shard can
-// take them.
+// emptying returns an outcome that says how many groups a shard still has to move to other shards, and what to do if
+// no other shard can take them.
 func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Outcome {
 	view, err := l.places.look(ctx)
 	if err != nil {
@@ -103,15 +103,15 @@ func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Out
 		step.Count(len(held), "is", "are")), step.PauseShort)
 }
 
-// stalledOfPlan returns an outcome of the kind Fail whose reason comes from the plan. It asks for an early reconcile,
-// because neither etcd nor the shards of other pools are watched.
+// stalledOfPlan returns a Fail outcome for a problem with the plan. It requests an early reconcile, because neither
+// etcd nor the shards of other pools are watched.
 func stalledOfPlan(reason, message string) step.Outcome {
 	return step.Fail(reason, message).Again(step.PauseShort)
 }
 
-// judgedLater reports whether it is too early to conclude that no shard can take the groups, or that the groups are
-// needed where they are. It is too early while the plan is older than the current spec, or while shards that could take
-// the groups are still starting.
+// judgedLater reports whether it is still too early to conclude that no other shard can take the groups, or that the
+// groups are needed where they are. It is too early while the plan is older than the current spec, or while shards
+// that could take the groups are still starting.
 func (l leaving) judgedLater(ctx context.Context, view *fleet.Places, stuck int) (bool, step.Outcome) {
 	pools, seen, err := fleet.ReadPools(ctx, l.cached, storeKey(l.pool))
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// places caches the places of a store's groups as recorded in etcd. It is for one reconcile and one goroutine.
+// places caches the placement of a store's groups, as recorded in etcd, during one reconcile. Not safe for concurrent
+// use.
 type places struct {
 	register fleet.ShardRegister // if nil, only the reports of the shards are used
 	store    *v1alpha1.RecordStore

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// removal deletes the StatefulSets of shards that have to be removed and hold no groups.
+// removal removes shards from a pool: it deletes the StatefulSets of those that hold no groups.
 type removal struct {
 	writer
 	seen   *observed.Pool

@@ -24,7 +24,7 @@ const (
 	reasonReplaceRefused = "ReplaceRefused"
 )
 
-// replacement is the next step of moving a shard to another volume.
+// replacement is the next step in moving a shard to another volume.
 type replacement int
 
 const (

@@ -219,8 +219,8 @@ func (u *podUpdater) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.S
 	return fleet.StateOf(report), report
 }
 
-// whyNeeded says why a serving shard must not be restarted now. The result is empty if every group with several copies
-// continues without the shard.
+// whyNeeded returns the reason why a serving shard must not be restarted now. The result is empty if every group with
+// several copies can continue without the shard.
 func (u *podUpdater) whyNeeded(ctx context.Context, shard string, live []turns.Turn) string {
 	i := slices.IndexFunc(live, func(t turns.Turn) bool { return t.Name == shard })
 	if u.seen.Store.Spec.Replication.Copies <= 1 || !u.places.known() || i >= 0 &&

@@ -92,8 +92,9 @@ func (r *Reconciler) pools(ctx context.Context, in []client.ListOption,
 	return requests
 }
 
-// storeChanged passes changes of a store's spec, UID, image, deletion, planned generations and wanted certificates,
-// and the loss and return of its etcd or placement. The rest of the store's status is derived from the pools.
+// storeChanged is a predicate that passes changes of a store's spec, UID, image, deletion, planned generations and
+// wanted certificates, and the loss and return of its etcd or placement. The rest of the store's status is derived
+// from the pools.
 var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
 	var certificates any // nil if the shards have no certificates
 	if tls := s.Status.TLS; tls != nil {
@@ -103,8 +104,8 @@ var storeChanged = step.Changed(func(s *v1alpha1.RecordStore) any {
 		s.DeletionTimestamp.IsZero(), etcdTroubleOf(s) == nil}
 })
 
-// shardTouched passes a Shard that is deleted, or whose labels or owner somebody else changed. Changes of its status
-// come from the pool's own reconcile, and the next reconcile corrects changes by others.
+// shardTouched is a predicate that passes a Shard that is deleted, or whose labels or owner somebody else changed.
+// Changes of its status come from the pool's own reconcile, and the next reconcile corrects changes by others.
 var shardTouched = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -113,5 +114,5 @@ var shardTouched = predicate.Funcs{
 	},
 }
 
-// nodeChanged passes changes of readiness and taints only, because nodes report every few seconds.
+// nodeChanged is a predicate that passes only changes of readiness and taints, because nodes report every few seconds.
 var nodeChanged = step.Changed(func(n *corev1.Node) any { return []any{fleet.NodeReady(n), n.Spec.Taints} })

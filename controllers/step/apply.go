@@ -90,8 +90,8 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 	return true, nil
 }
 
-// ofAnother reports whether another owner controls the live object. Apply then takes over no fields from other writers,
-// and the API server refuses the apply.
+// ofAnother reports whether the live object is controlled by another owner. Apply then takes over no fields from other
+// writers, and the API server refuses the apply.
 func ofAnother(live, owner client.Object) bool {
 	controller := metav1.GetControllerOf(live)
 	return controller != nil && (owner == nil || controller.UID != owner.GetUID())
@@ -213,11 +213,10 @@ type appliedMemory struct {
 // appliedObject identifies a compared pair.
 type appliedObject struct{ resourceVersion, wanted string }
 
-// asWanted holds the matches that this process remembers.
+// asWanted remembers the live objects that are as wanted, for the whole process.
 var asWanted = &appliedMemory{objects: map[types.UID]appliedObject{}}
 
-// is reports whether this live object is already known to match the wanted object. The argument wanted is the hash of
-// the wanted object.
+// is reports whether the live object is already known to match the wanted object with the given hash.
 func (s *appliedMemory) is(live client.Object, wanted string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

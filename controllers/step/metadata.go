@@ -49,7 +49,8 @@ func metadataOf(object client.Object) *metav1.ObjectMeta {
 	return object.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 }
 
-// AddFinalizer keeps an object from disappearing until its dependent resources are released or deleted.
+// AddFinalizer prevents the deletion of an object from completing until its dependent resources are released or
+// deleted.
 func AddFinalizer[T client.Object](ctx context.Context, c client.Client, object T) Outcome {
 	if controllerutil.ContainsFinalizer(object, v1alpha1.Finalizer) {
 		return Complete()

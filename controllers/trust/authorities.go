@@ -59,8 +59,8 @@ func (a *Authorities) WithNext(found *Found, store *v1alpha1.RecordStore, now ti
 	return out, out.set(nextPrefix, found, store, now)
 }
 
-// Adopted is for a store that has lost the private keys of its current authorities. It returns authorities that consist
-// of the certificates in bundle and clientBundle, and of next authorities that will replace them. It chooses the next
+// Adopted returns the authorities of a store that has lost the private keys of its current ones. They consist of the
+// certificates in bundle and clientBundle, and of next authorities that will replace them. It chooses the next
 // authorities in the same way as WithNext.
 func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
 	error) {

@@ -139,9 +139,9 @@ func Decide(in Input) Decision {
 	return Decision{State: s}
 }
 
-// after moves the change to the given phase once all processes are ready for that phase, and callers have had
-// callersPause to load their new files. Until then it leaves the state unchanged, and the Words of the decision say
-// what the change is waiting for.
+// after starts the next phase of the change once all processes are ready for it, and callers have had callersPause to
+// load their new files. Until then it leaves the state unchanged, and the Words of the decision say what the change is
+// waiting for.
 func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) Decision {
 	if ready < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.wordsOf(ready, what)}
@@ -154,7 +154,7 @@ func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) D
 	return Decision{State: s, Words: "phase " + string(next) + " begins"}
 }
 
-// dropped completes a change of authorities once all processes trust only the new ones.
+// dropped returns the last step of a change of authorities, which is taken once all processes trust only the new ones.
 func (s State) dropped(in Input) Decision {
 	if in.Reports.UpToDate < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.words("trust the new authorities alone")}

@@ -177,9 +177,9 @@ func (k *Keeper) Put(ctx context.Context, store *v1alpha1.RecordStore, as *Autho
 	return err
 }
 
-// Ensure makes the certificate in a Secret if it is missing or not as wanted, and renews it after two thirds of its
-// lifetime. If the operator is not the source, Ensure copies the source's certificate to the Secret. It may return
-// ErrNotOurs or a SourceError.
+// Ensure creates the certificate in a Secret if it is missing or differs from the wanted one, and renews it after two
+// thirds of its lifetime. If the operator is not the source, Ensure copies the source's certificate to the Secret. It
+// may return ErrNotOurs or a SourceError.
 func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
 	told := StateOf(store.Status.TLS).InUse()
 	if as.Issuer(told) != v1alpha1.TLSFromOperator {
@@ -363,7 +363,7 @@ func signedBy(cert *x509.Certificate, issuer *authority.Authority) bool {
 	return err == nil && cert.CheckSignatureFrom(parents[0]) == nil && bytes.Equal(cert.RawIssuer, parents[0].RawSubject)
 }
 
-// good reports whether a certificate matches the wanted one and is not due for renewal.
+// good reports whether a certificate is as wanted and not yet due for renewal.
 func (l *leaf) good(want Leaf, issuer *authority.Authority, trusts bundles, now time.Time) bool {
 	if l == nil || l.identity != want.Identity {
 		return false

@@ -71,7 +71,7 @@ type Found struct {
 // of the source.
 func (f *Found) Complete() bool { return len(f.Troubles) == 0 && len(f.Bundle) > 0 }
 
-// given holds the certificates that a source provides for one process or caller.
+// given holds the certificates that were obtained from a source for one process or caller.
 type given struct {
 	Leaf
 	pairs           map[string][]byte // certificates and keys, by file name in the process's folder

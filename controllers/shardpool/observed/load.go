@@ -18,8 +18,8 @@ const loadRateBytesMin = 64 << 20
 // loadRateBytesMax is a rate in bytes per second that no device reaches.
 const loadRateBytesMax = 1 << 50
 
-// believable returns a rate, or 0 if no device can have such a rate, for example if it is NaN. The conversion of such a
-// number to an integer would depend on the processor.
+// believable returns rate, or 0 if no device can be that fast or rate is NaN. Converting such a value to an integer
+// would give different results on different processors.
 func believable(rate float64) float64 {
 	if rate >= 0 && rate <= loadRateBytesMax {
 		return rate

@@ -43,8 +43,8 @@ func conditions(f *Found, load string) []metav1.Condition {
 	return append(all, drained(f), etcdReady(f.Seen.Store))
 }
 
-// noShards returns a reason and a message if the pool has no shard that could be asked. Conditions about all shards are
-// then Unknown instead of trivially True. The reason is empty if at least one shard should run.
+// noShards returns a reason and a message if the pool has no shard that could be queried. Conditions about all shards
+// are then Unknown instead of trivially True. The reason is empty if at least one shard should run.
 func noShards(shards []*observed.Shard) (reason, message string) {
 	switch {
 	case len(shards) == 0:

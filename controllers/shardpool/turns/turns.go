@@ -20,7 +20,7 @@ const (
 	ReasonHeldUp   = "UpdateHeldUp" // the update continues after another problem is solved
 )
 
-// Turn describes a shard of the store for the choice of the next restart.
+// Turn describes a shard of the store as a candidate for the next restart.
 type Turn struct {
 	Name  string
 	State v1alpha1.ShardState
