@@ -58,7 +58,7 @@ func (a *Archiver) noteHoles(ctx context.Context) error {
 	return nil
 }
 
-// toNote returns the groups for which the next log object gets pieces, ordered by id. These are all groups with new
+// toNote returns the groups that get a piece in the next log object, ordered by id. These are all groups with new
 // entries, together with groups that have had no piece for a long time. The result more is true if new entries remain
 // for another log object. If no group has new entries and the last log object is recent, toNote returns none.
 func (a *Archiver) toNote(now time.Time) (noted []*group, more bool) {
@@ -154,7 +154,7 @@ func (g *group) piece() (object.Piece, []byte, error) {
 	return p, body, nil
 }
 
-// noted updates the group after a log object with the piece p was created.
+// noted updates the group once a log object that contains the piece p exists.
 func (g *group) noted(p *object.Piece, l loose) {
 	if p.Bytes > 0 {
 		g.loose = append(g.loose, l)

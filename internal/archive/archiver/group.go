@@ -92,7 +92,7 @@ func (g *group) isUrgent() bool {
 		g.gone && !g.goneNoted || isTimeless)
 }
 
-// addHole records a hole: versions that were superseded by an entry between the two indexes may be missing.
+// addHole records a hole, which means that versions superseded by an entry between the two indexes may be missing.
 func (g *group) addHole(from, to uint64) {
 	g.newHoles = mergeHole(g.newHoles, object.Hole{From: from, To: to})
 }

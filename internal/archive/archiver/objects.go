@@ -58,7 +58,7 @@ type objects struct {
 // pauses determines how long again waits between two attempts.
 var pauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 20 * time.Second}
 
-// again retries an operation until it succeeds or fails with a final error. If ctx ends, it returns the cause.
+// again repeats an operation until it succeeds or fails with a final error. If ctx ends, it returns the cause.
 func (o *objects) again(ctx context.Context, reason Reason, what string, op func() error) error {
 	tries := backoff.Tries{Doubling: pauses}
 	for damaged := 1; ; {
@@ -114,8 +114,9 @@ func (o *objects) claim(ctx context.Context, name string, content []byte) error 
 	})
 }
 
-// isOurs returns nil if an object has exactly the given bytes, and a TakenOverError if it is a different object. If
-// the bytes were damaged while they were read, it returns another error, so that the caller reads them again.
+// isOurs reads an object and returns nil if it has exactly the given bytes, and a TakenOverError if it is a different
+// object. If the bytes were damaged while they were read, it returns another error, so that the caller reads them
+// again.
 func (o *objects) isOurs(ctx context.Context, name string, content []byte) (err error) {
 	r, err := o.bucket.Open(ctx, name, 0, -1)
 	if err != nil {
@@ -189,8 +190,8 @@ func (o *objects) create(ctx context.Context, name string, spec func() (object.S
 	return size, err
 }
 
-// errorRecorder remembers the error of a reader, so that errors of the reader can be distinguished from errors of the
-// bucket that reads from it.
+// errorRecorder wraps a reader and records its error, so that errors of the reader can be distinguished from errors of
+// the bucket that reads from it.
 type errorRecorder struct {
 	src io.Reader
 	err error // nil if the reader has only returned io.EOF

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// limits are the limits of an archiver. Sizes are in bytes. Tests use smaller limits.
+// limits bounds the resources of an archiver. Sizes are in bytes. Tests use smaller limits.
 type limits struct {
 	pendingBytes int64 // maximum size of the new entries that wait in memory for the next log object
 	atOnceBytes  int64 // if a group's new entries reach this size, they become a segment object immediately

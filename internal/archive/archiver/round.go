@@ -60,7 +60,7 @@ func (a *Archiver) skip(id uuid.UUID, err error) {
 	}
 }
 
-// take processes one News. It adds the new entries to those in memory, which wait for a log object.
+// take processes one News. It adds the new entries to those that wait in memory for the next log object.
 func (a *Archiver) take(ctx context.Context, news *News) error {
 	g := a.groups[news.Group]
 	switch {

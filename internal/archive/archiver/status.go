@@ -42,7 +42,7 @@ type Status struct {
 	LastErrorAt time.Time
 }
 
-// board holds the Status, which several goroutines update.
+// board guards the Status, which several goroutines update.
 type board struct {
 	mu     sync.Mutex
 	status Status // guarded by mu

@@ -30,7 +30,7 @@ var (
 	ErrReadsOther = errors.New("the bucket does not return what was written to it")
 )
 
-// Probed is the result of Probe.
+// Probed describes the result of Probe.
 type Probed struct {
 	Object string // name of the object that Probe created
 	// Kept is the reason why the object could not be deleted, or nil if it was deleted. An archive that is never pruned

@@ -79,7 +79,7 @@ func (e *Envelope) EndOfRange(end int64) int64 {
 	return min(EnvelopeBytes+chunks*(ChunkBytes+e.Cipher.checkBytes()), e.ObjectBytes())
 }
 
-// shorter returns an error which says that an object ends too early, if err means that the data has ended. It returns
+// shorter converts an error that means the end of the data to one that says that the object is too short. It returns
 // other errors, such as those of a connection, unchanged.
 func shorter(err error, have, want int64) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

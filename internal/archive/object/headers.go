@@ -113,7 +113,7 @@ var (
 	errBody  = errors.New("the length of the body is not what the header says")
 )
 
-// inRange reports whether all numbers are in the range that is valid for indexes, sizes and times.
+// inRange reports whether all numbers are valid as indexes, sizes or times.
 func inRange(numbers ...int64) bool {
 	for _, n := range numbers {
 		if n < 0 || n > format.NumberMax {

@@ -49,7 +49,7 @@ type Fact struct {
 	YAML string `json:"yaml"`
 }
 
-// UseMax is the maximum time for which a use is valid.
+// UseMax is the longest time for which a use may be valid.
 const UseMax = 7 * 24 * time.Hour
 
 // Use is the header of a use. A use has no body.

@@ -73,7 +73,8 @@ func Stores(ctx context.Context, b bucket.Bucket) (stores []uuid.UUID, err error
 	}
 }
 
-// behindAll sorts after the name of every object, because '~' is the greatest character that a name may contain.
+// behindAll is a suffix that sorts after every object name, because '~' is the greatest character that a name may
+// contain.
 const behindAll = "~~~~"
 
 // Store returns the UUID of the store.
@@ -111,8 +112,8 @@ func IsBroken(err error) bool {
 	return IsMissing(err) || errors.Is(err, object.ErrCorrupt) || errors.Is(err, object.ErrForeign)
 }
 
-// groupsBut implements Groups and Readable. It calls failed for each group that cannot be read, and leaves the group
-// out if failed returns nil.
+// groupsBut reads all groups, for Groups and Readable. It calls failed for each group that cannot be read, and leaves
+// the group out if failed returns nil.
 func (a *Archive) groupsBut(ctx context.Context, failed func(id uuid.UUID, err error) error) ([]*Group, error) {
 	ids, err := a.folder.listGroups(ctx)
 	if err != nil {

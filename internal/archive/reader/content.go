@@ -57,7 +57,7 @@ func (f *folder) openContent(ctx context.Context, name string, kind object.Kind,
 	return c, nil
 }
 
-// mayHelp reports whether it is worthwhile to repeat an operation that failed with err.
+// mayHelp reports whether repeating an operation that failed with err may help.
 func mayHelp(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, object.ErrVersion) &&
 		!errors.Is(err, object.ErrKey)
@@ -109,7 +109,7 @@ func (c *content) begin(ctx context.Context, to object.Header, check func() erro
 // contains the whole first chunk.
 const firstCheckBytes = 20
 
-// cut converts a premature end of the data to an error which says that the bucket returned too few bytes. It returns
+// cut converts an unexpected end of the data to an error that says that the bucket returned too few bytes. It returns
 // other errors unchanged.
 func cut(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -118,8 +118,8 @@ func cut(err error) error {
 	return err
 }
 
-// at returns the content from an offset to the end of the offset's chunk. The result is never empty. It is valid
-// until the next call.
+// at returns the content from an offset to the end of the chunk that contains the offset. The result is never empty.
+// It is valid until the next call.
 func (c *content) at(ctx context.Context, offset int64) ([]byte, error) {
 	number := offset / object.ChunkBytes
 	if c.data == nil || c.number != number {

@@ -103,7 +103,7 @@ func (g *Group) check(ctx context.Context, asked string, lo, hi uint64) error {
 	return nil
 }
 
-// beyond refuses a read as of an index or time that is not archived.
+// beyond returns the error for a read as of an index or time that is not archived.
 func (g *Group) beyond(asked string) error {
 	why := "is not archived yet"
 	switch {

@@ -11,7 +11,8 @@ type row struct {
 	index uint64 // index of the newest version; the bit taken is not part of the index
 }
 
-// taken is the bit that marks a row whose version has been returned. No index uses this bit (docs/format.md).
+// taken is the bit of row.index that marks a row whose version has been returned. No index uses this bit
+// (docs/format.md).
 const taken = 1 << 63
 
 // blockRows is the number of rows in a block of a table.
@@ -81,7 +82,7 @@ func (t *table) put(r row) {
 	t.rows++
 }
 
-// done must be called once all versions have been added.
+// done prepares the table for take. It must be called once all versions have been added.
 func (t *table) done() {
 	t.merge()
 	t.recent, t.free = nil, nil

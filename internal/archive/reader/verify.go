@@ -125,7 +125,7 @@ func (v *verifier) problem(g *Group, err error) {
 	v.report.Problems = append(v.report.Problems, p)
 }
 
-// picked reports whether an object is in the sample. It counts the objects that are not.
+// picked reports whether an object is part of the sample, and counts the object as skipped if it is not.
 func (v *verifier) picked(name string, bytes int64) bool {
 	if v.opts.Sample > 0 && v.opts.Sample < 100 {
 		h := fnv.New64a()
@@ -157,8 +157,8 @@ func (v *verifier) logs(ctx context.Context) {
 	}
 }
 
-// bodies reads all pieces of the log objects in the sample. It reads object by object, because an object has pieces
-// of many groups. The groups' segments must have been read before.
+// bodies reads and checks all pieces of the log objects in the sample. It reads object by object, because an object
+// has pieces of many groups. The groups' segments must have been read before.
 func (v *verifier) bodies(ctx context.Context) {
 	for _, number := range slices.Sorted(maps.Keys(v.a.logs.loaded)) {
 		if ctx.Err() != nil {

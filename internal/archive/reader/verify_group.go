@@ -125,7 +125,7 @@ func (w *groupWalk) entry(ctx context.Context, name string, e *format.Entry) err
 	return nil
 }
 
-// told reports whether a hole explains why the entries before an index are missing.
+// told reports whether the archive records a hole that explains why the entries before an index are missing.
 func (w *groupWalk) told(index uint64) bool {
 	for _, h := range w.g.Holes {
 		if h.From <= w.next && index <= h.To {

@@ -152,14 +152,14 @@ type round struct {
 	why    map[uuid.UUID]news   // errors for groups that a shard left out, unless another shard sends their updates
 }
 
-// news is a News, together with the error with which it is yielded.
+// news pairs a News with the error that is yielded with it.
 type news struct {
 	archiver.News
 	err error
 }
 
-// piece records which shard sends the updates of a group in this round. Only one shard may do so. If the leader
-// changes during the round, two shards may send updates of the group at the same time.
+// piece records which shard sends a group's updates in this round. Only one shard may send them. If the leader changes
+// during the round, two shards may send updates of the group at the same time.
 type piece struct {
 	from  *shard
 	ended bool
@@ -210,8 +210,8 @@ func (r *round) take(one *answer) bool {
 	return r.yield(out, nil)
 }
 
-// lost yields the error of a shard whose response ended early. It yields the error once for each group whose updates
-// are incomplete, and once for the shard as a whole.
+// lost handles a shard whose response ended early. It yields the error once for each group whose updates are
+// incomplete, and once for the shard as a whole.
 func (r *round) lost(from *shard, err error) bool {
 	err = fmt.Errorf("shard %s: %w", from.address, err)
 	for id, p := range r.pieces {

@@ -57,7 +57,7 @@ type Source struct {
 
 var _ archiver.Source = (*Source)(nil)
 
-// groupReport holds what shards have reported about a group.
+// groupReport holds what the shards have reported about a group.
 type groupReport struct {
 	name  string
 	shard string // address of the shard that last sent an update; empty if none has
@@ -146,8 +146,8 @@ func (s *Source) connect(addresses []string) (all []*shard, err error) {
 	return all, errors.Join(errs...)
 }
 
-// candidates returns the shards that may have a group's files. The shard that last sent an update of the group comes
-// first.
+// candidates returns the shards that may have a group's files, starting with the shard that last sent an update of the
+// group.
 func (s *Source) candidates(ctx context.Context, group uuid.UUID) ([]*shard, error) {
 	addresses, err := s.opts.Shards(ctx)
 	if err != nil {
