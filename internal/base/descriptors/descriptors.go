@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// reservePart is the fraction of the descriptor limit reserved for files: one descriptor in reservePart, but at
-	// most reserveMax descriptors.
+	// reservePart determines how many descriptors are reserved for files: the limit divided by reservePart, but at
+	// most reserveMax.
 	reservePart = 4
 	reserveMax  = 4096
 	// connectionsMin is the number of connections that are always accepted, so that a process remains reachable even if
 	// its files need almost all descriptors.
 	connectionsMin = 16
-	// refusalPeriod is the period after a refusal in which Refused returns an error. It is also the minimum time between two log
-	// lines about refusals.
+	// refusalPeriod is how long Refused returns an error after a connection was refused. It is also the minimum time
+	// between two log lines about refusals.
 	refusalPeriod = time.Minute
 )
 
@@ -103,7 +103,7 @@ func (l *Listener) Refused() error {
 		l.refused, time.Since(l.last).Round(time.Second), l.limit, len(l.open))
 }
 
-// isShort reports whether a new connection uses one of the reserved descriptors. It also returns the descriptor
+// isShort reports whether a new connection occupies one of the reserved descriptors. It also returns the descriptor
 // limit. The kernel always assigns the lowest free number, so all numbers below the connection's descriptor are in
 // use.
 func isShort(conn net.Conn) (limit uint64, short bool) {
@@ -125,7 +125,7 @@ func isShort(conn net.Conn) (limit uint64, short bool) {
 	return now.Cur, short && err == nil
 }
 
-// counted is an accepted connection. It is in Listener.open until it is closed.
+// counted wraps an accepted connection, which is in Listener.open until it is closed.
 type counted struct {
 	net.Conn
 	of *Listener

@@ -118,7 +118,7 @@ func (c *connections) count() float64 {
 	return float64(c.order.Len())
 }
 
-// shut closes a connection without sending the final TLS message. Sending that message to a client that does not read
+// shut closes a connection without sending TLS's final message. Sending that message to a client that does not read
 // would block the server, which could accept no other connection meanwhile.
 func shut(conn net.Conn) {
 	if secured, ok := conn.(*tls.Conn); ok {
