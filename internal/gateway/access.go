@@ -35,11 +35,11 @@ func (t *table) groupOf(k *key) string {
 	return string(k.group)
 }
 
-// sealed is how long signed splits and scan cursors are valid, if the store identifies its callers. Their snapshots
+// sealed is the lifetime of signed splits and scan cursors, if the store identifies its callers. Their snapshots
 // expire earlier.
 const sealed = 7 * 24 * time.Hour
 
-// opened verifies a signed value that the caller sends back, and returns the value without its signature.
+// opened verifies a signed value that the caller has sent back, and returns it without the signature.
 func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	out, err := access.Open(ctx, value)
 	if err != nil {
@@ -48,8 +48,8 @@ func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	return out, nil
 }
 
-// notOpened returns the error for a signed value that a caller has sent back, if the store did not issue the value to
-// this caller, or issued it too long ago.
+// notOpened returns the error for an invalid signed value: one that was not issued to this caller by the store, or was
+// issued too long ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
 		return fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)

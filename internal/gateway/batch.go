@@ -231,7 +231,7 @@ func (it *item) note(err error, v routing.Verdict) {
 	it.err = told(err, &it.effect)
 }
 
-// open returns the number of items without a result. The result v is the verdict on the first of them.
+// open returns the number of items that have no result yet, and the verdict v on the first of them.
 func (b *batch) open() (n int, v routing.Verdict) {
 	for i := range b.items {
 		if it := &b.items[i]; !it.answered {

@@ -68,14 +68,14 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	return err
 }
 
-// batchPutStream is a BatchPut stream.
+// batchPutStream is a BatchPut stream in progress.
 type batchPutStream struct {
 	g     *Gateway
 	ctx   context.Context
 	lanes map[*shard]*lane
 }
 
-// putBatch is a message of the stream that is in progress.
+// putBatch is a message of the stream that is being processed.
 type putBatch struct {
 	*batch
 	wait    sync.WaitGroup // waits until all parts have a result
@@ -91,7 +91,7 @@ func (pb *putBatch) free(g *Gateway) {
 	g.endBatch(pb.batch)
 }
 
-// wrote reports a message's puts to the audit log. It is called when they have results or will not be retried.
+// wrote reports a message's puts to the audit log. It is called once they have results or will not be retried.
 func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 	call := access.CallOf(ctx)
 	if call == nil {

@@ -101,7 +101,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 // attempt tries a call once, at one shard. The result sent is true if the request may have left this process.
 type attempt func(ctx context.Context, s place) (sent bool, err error)
 
-// repeated is a call that is retried until it has a final result.
+// repeated holds the state of a call that is retried until it has a final result.
 type repeated struct {
 	routing.Attempts
 	g      *Gateway
@@ -151,8 +151,8 @@ func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*
 	}
 }
 
-// try makes one attempt to call a group's leader. If the call must be retried, try waits until the next attempt makes
-// sense. If done is true, err is the call's result. The argument r may be nil.
+// try makes one attempt to call a group's leader. If the call must be retried, try waits until it is time for the next
+// attempt. If done is true, err is the call's result. The argument r may be nil.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
 	f := failedAttempt{shard: r.leader(), route: r, table: t}
 	if f.shard == nil {
@@ -177,8 +177,8 @@ type failedAttempt struct {
 	table   *table
 }
 
-// goOn decides what follows a failed attempt. If the call must be retried, goOn waits until the next attempt makes
-// sense. If done is true, err is the call's result.
+// goOn decides what to do after a failed attempt. If the call must be retried, goOn waits until it is time for the
+// next attempt. If done is true, err is the call's result.
 func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err error) {
 	answer := c.Report(f.err, f.verdict, f.sent)
 	if f.shard != nil && f.verdict.Fate != routing.Final {
@@ -208,7 +208,7 @@ func (r *route) nowhere() error {
 // end returns the error to the caller when no attempt follows.
 func (c *repeated) end(err error) error { return told(err, &c.Effect) }
 
-// pause waits until the next attempt makes sense. It returns false if that time is after the deadline.
+// pause waits until it is time for the next attempt. It returns false if that time is after the deadline.
 func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing.Verdict) bool {
 	c.g.metrics.retries.WithLabelValues(v.Reason).Inc()
 	return c.Pause(ctx, v.Wait, changed, c.g.stopping)
@@ -230,7 +230,7 @@ func (g *Gateway) release(bytes int64) {
 	g.bytes.Add(-bytes)
 }
 
-// bounded adds a deadline to a call without one.
+// bounded returns a context with a deadline, for a call that may have none.
 func (g *Gateway) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}

@@ -102,9 +102,9 @@ func outcomeUnknown(cause error) error {
 		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
 }
 
-// told returns the error for the caller of a write. If the write may have been applied, told returns OUTCOME_UNKNOWN
-// instead of err. told returns err itself if err proves that the write was not applied. told also returns err if the
-// caller's deadline has passed, because such an error leaves the outcome open as well.
+// told returns the error to send to the caller of a write. This is OUTCOME_UNKNOWN if the write may have been applied.
+// It is err itself if err proves that the write was not applied, or if the caller's deadline has passed, because such
+// an error leaves the outcome open as well.
 func told(err error, effect *routing.Effect) error {
 	v := routing.Judge(status.Convert(err), false)
 	if v.TimedOut || v.Reason == reason.OutcomeUnknown || !effect.Doubtful(v) {

@@ -44,8 +44,8 @@ type Config struct {
 	Store  *registry.Store
 	// StoreUUID is the expected store. Views of another store are ignored. If it is zero, any store is accepted.
 	StoreUUID uuid.UUID
-	// PlannedElsewhere means that the planner runs in another process. The gateway then refuses calls that would write
-	// orders for the planner.
+	// PlannedElsewhere means that the planner runs in another process. The gateway then refuses calls that would
+	// change the planner's input in etcd.
 	PlannedElsewhere bool
 	// ListProblem returns the reason why the groups of a restore are not listed yet, for the status, or an empty string.
 	// If it is nil, there is no such reason.

@@ -23,7 +23,7 @@ func (t *table) sortedShards() []*shard {
 	return slices.SortedFunc(maps.Values(t.shards), func(a, b *shard) int { return cmp.Compare(a.name, b.name) })
 }
 
-// ListGroups asks all shards. If no shard reports a group, the group is listed all the same, with the reason.
+// ListGroups asks all shards. A group that no shard reports is listed as well, with the reason.
 func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (
 	*recordv1.ListGroupsResponse, error) {
 	only := request.GetGroup()
@@ -123,7 +123,7 @@ func (t *table) groupRows(only string, page paging.Page, shards []*shard, answer
 	return rows, more
 }
 
-// silent returns rows for the replicas of a group whose shards did not report them.
+// silent returns rows for those replicas of a group that were not reported by their shards.
 func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recordv1.Group {
 	if r.unknown != "" {
 		if listed {
@@ -165,7 +165,7 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 	return rows
 }
 
-// planned returns the reasons why groups cannot be placed, by group.
+// planned returns, by group, the reasons why groups cannot be placed.
 func (t *table) planned() map[string]string {
 	_, unplaced := placement.Plan(t.view, t.view.Meta.Policy())
 	return unplaced

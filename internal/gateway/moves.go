@@ -103,7 +103,7 @@ func (a *adminServer) copies(ctx context.Context, t *table) (map[string][]*recor
 	return out, nil
 }
 
-// creation returns a move for a group whose shards rebuild their copies, although the group stays on the same shards.
+// creation returns a move that represents the rebuilding of copies in a group that stays on the same shards.
 func (t *table) creation(group string, copies []*recordv1.Copy) *recordv1.Move {
 	g := t.view.Groups[group]
 	m := &recordv1.Move{Group: group, Running: true, Reason: string(placement.ForRepair)}
@@ -172,7 +172,7 @@ func sumUp(m *recordv1.Move, bytes int64) {
 	}
 }
 
-// behind combines the phases a and b of two copies into the phase of their move. If one of the copies is being copied,
+// behind returns the phase of a move that has two copies in the phases a and b. If one of the copies is being copied,
 // the move is in the copying phase; otherwise it is in the earlier of the two phases.
 func behind(a, b recordv1.MovePhase) recordv1.MovePhase {
 	if a == recordv1.MovePhase_MOVE_PHASE_COPYING || b == recordv1.MovePhase_MOVE_PHASE_COPYING {

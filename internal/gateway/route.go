@@ -98,8 +98,8 @@ func (r *route) place(s *shard) place {
 	return place{shard: s, tenure: r.tenure}
 }
 
-// learn changes the destination of calls after a call to a shard has failed, because another member may lead now. If
-// the error names that member, calls then go to it. Otherwise they go to the next member in the list.
+// learn changes the destination of calls after a call to a shard has failed, because the group may have a new leader.
+// If the error names that member, calls then go to it. Otherwise they go to the next member in the list.
 func (r *route) learn(from *shard, v routing.Verdict) {
 	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reason.Overloaded {
 		return

@@ -82,8 +82,8 @@ func send(stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse], all 
 	return stream.Send(all)
 }
 
-// seen returns a routing table without the groups in which the caller has no rights. For a group that is left out, a
-// client calls a gateway, which refuses the call.
+// seen returns the part of a routing table that the caller may see, which leaves out groups in which the caller has no
+// rights. A client calls a gateway for such a group, and the gateway refuses the call.
 func seen(ctx context.Context, all *recordv1.WatchRoutingResponse) *recordv1.WatchRoutingResponse {
 	call := access.CallOf(ctx)
 	if call != nil && (call.Can(access.AdminRead, "") == nil || call.Table() == 0) {

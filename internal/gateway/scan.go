@@ -107,9 +107,9 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 	}
 }
 
-// scanBehind scans all groups whose names sort after the name in the argument behind. If groups have damage,
-// scanBehind scans the other groups first, and finally returns the error about the last damage. The parameter damage
-// is such an error from an earlier part of the scan, or nil.
+// scanBehind scans all groups whose names sort after behind. It continues after a damaged group, and at the end
+// returns the error about the last damage. The argument damage is such an error from an earlier part of the scan, or
+// nil.
 func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string,
 	damage error) error {
 	t, err := g.router.wait(stream.Context())

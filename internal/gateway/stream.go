@@ -81,8 +81,7 @@ func forward(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) 
 	return err
 }
 
-// counted counts the calls of a streaming method when they begin and when they end, and the memory that they hold for
-// responses.
+// counted wraps the handler of a streaming method. It counts the calls, and the memory that they hold for responses.
 func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grpc.StreamHandler {
 	mm := g.metrics.method(full)
 	return func(_ any, stream grpc.ServerStream) error {
@@ -195,7 +194,8 @@ func (g *Gateway) pumpGroup(ctx context.Context, stream grpc.ServerStream, group
 	}, full, in, change)
 }
 
-// finalError wraps an error that occurs after a stream has delivered data, so that the call must not be retried.
+// finalError wraps an error after which the call must not be retried, for example because the stream has already
+// delivered data.
 type finalError struct{ error }
 
 // Unwrap returns the wrapped error.
@@ -242,7 +242,7 @@ type uploading struct {
 	ended  bool     // the caller has half-closed
 }
 
-// drop releases all held frames.
+// drop frees all held frames.
 func (u *uploading) drop() {
 	for _, f := range u.held {
 		f.free()

@@ -134,8 +134,8 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 	return out, g.again(ctx, m, &k, in, out, g.repeated(effect), nil)
 }
 
-// again is the slow path: it waits for routes, creates groups, and retries. The argument first is the failure of the
-// fast path, or nil if no attempt was made yet.
+// again takes the slow path: it waits for routes, creates groups, and retries. The argument first is the failure of
+// the fast path, or nil if no attempt was made yet.
 func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, call repeated,
 	first *failedAttempt) error {
 	ctx, cancel := g.bounded(ctx)
@@ -237,8 +237,8 @@ func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame
 	return sent, err
 }
 
-// own removes the status details from a trailer. The status itself already carries them, and the details of an earlier
-// attempt must not remain in the trailer.
+// own removes the status details from a trailer, and returns it. The status itself already carries them, and details
+// of an earlier attempt must not remain in the trailer.
 func own(trailer metadata.MD) metadata.MD {
 	delete(trailer, "grpc-status-details-bin")
 	return trailer
