@@ -79,10 +79,10 @@ func (l *look) isExplained(f *Finding, shard string, facts *finding.Facts) bool 
 	return false
 }
 
-// saysWhy reports whether the finding about a shard's object explains a finding of the given kind about the same
-// shard. For ShardSilent, it must explain why the shard is silent; for ShardState, it must be about the state that
-// the gateway reports. A note explains neither, because the shard may have failed after the operator wrote that the
-// shard starts or loads. There is one exception: a parked shard is silent on purpose.
+// saysWhy reports whether the finding about a shard's Kubernetes object explains a finding of the given kind about the
+// same shard. For ShardSilent, it must explain why the shard is silent; for ShardState, it must be about the state
+// that the gateway reports. A note explains neither, because the shard may have failed after the operator wrote that
+// the shard starts or loads. There is one exception: a parked shard is silent on purpose.
 func (l *look) saysWhy(shard string, kind finding.Kind, facts *finding.Facts) bool {
 	n, there := l.explained[shard]
 	switch {

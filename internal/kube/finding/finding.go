@@ -99,7 +99,7 @@ func Find(o Objects) []Finding {
 	return l.found
 }
 
-// look holds the state of one call to Find.
+// look collects the findings of one call to Find.
 type look struct {
 	Objects
 	found []Finding
@@ -118,7 +118,7 @@ type look struct {
 	etcdWords string                         // beginning of the gateway messages that a finding explains; may be empty
 }
 
-// one returns a pointer to the index of the newest finding.
+// one returns a pointer to the index of the finding that was added last.
 func (l *look) one() *int { return new(len(l.found) - 1) }
 
 // merge adds a consequence to a finding, and raises the finding's severity at least to the given one.
@@ -146,7 +146,8 @@ func (l *look) kubectl(format string, args ...any) string {
 	return fmt.Sprintf("kubectl -n %s ", l.Store.Namespace) + fmt.Sprintf(format, args...)
 }
 
-// worse returns Problem if the store has a single copy of each group, and Warning if other copies serve.
+// worse returns the severity of losing one copy: Problem if each group has a single copy, and Warning if other copies
+// serve.
 func (l *look) worse() finding.Severity {
 	if l.Store.Spec.Replication.Copies > 1 {
 		return Warning
@@ -154,7 +155,7 @@ func (l *look) worse() finding.Severity {
 	return Problem
 }
 
-// old reports whether a state has lasted for too long. The argument since is the time at which the state began.
+// old reports whether a state that began at the given time has lasted for too long.
 func (l *look) old(since time.Time) bool { return !since.IsZero() && l.Now.Sub(since) > slow }
 
 // operator checks whether an operator reconciles the store.

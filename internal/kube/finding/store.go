@@ -367,8 +367,9 @@ func (l *look) events() {
 	}
 }
 
-// started reports whether an event is harmless: a readiness or startup probe fails until its container has started, and
-// the pod is ready now. A failed liveness probe, or an event from an earlier container, is a sign of a fault.
+// started reports whether an event is harmless because it belongs to the start of a container: a readiness or startup
+// probe fails until its container has started, and the pod is ready now. A failed liveness probe, or an event from an
+// earlier container, is a sign of a fault.
 func (l *look) started(e *corev1.Event) bool {
 	if e.Reason != "Unhealthy" || !strings.HasPrefix(e.Message, "Readiness probe ") &&
 		!strings.HasPrefix(e.Message, "Startup probe ") {
