@@ -66,7 +66,7 @@ func ParseAt(text string) (at At, err error) {
 	return at, nil
 }
 
-// in reads a named point from the archive. It returns any other kind of point unchanged.
+// in resolves a named point of the archive. It returns any other kind of point unchanged.
 func (at At) in(ctx context.Context, a *reader.Archive) (At, error) {
 	if at.Point == "" {
 		return at, nil

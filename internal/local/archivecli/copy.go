@@ -81,7 +81,7 @@ const (
 	copyDifferences = 5 // number of records with different content that are named in messages
 )
 
-// copier is a copy in progress.
+// copier holds the state of a copy in progress.
 type copier struct {
 	to     CopyTarget
 	out    *cli.Output
@@ -95,7 +95,7 @@ type copier struct {
 	written, writtenBytes, replaced, there, different, seen atomic.Int64
 }
 
-// copyItem is a record of the archive that is being copied into the store.
+// copyItem is a record that is being copied from the archive into the store.
 type copyItem struct {
 	version reader.Version
 	record  client.Record // the version as a record, with the key that it has in the store
@@ -134,7 +134,7 @@ func (c *copying) copy(ctx context.Context, s Source, at At) error {
 	return errors.Join(c.out.Print(r, "%s", copyWords(r)), c.outcome(err))
 }
 
-// outcome returns the error with which the command ends.
+// outcome returns the error with which the command ends, or nil if the copy succeeded.
 func (c *copier) outcome(err error) error {
 	switch r := c.report; {
 	case err != nil && r.Written+r.AlreadyThere == 0:

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/reader"
 )
 
-// presence says how the store's present record compares with a record of the archive.
+// presence says how the record in the store compares with the record in the archive.
 type presence int
 
 const (
@@ -231,7 +231,7 @@ func (c *copier) put(ctx context.Context, batch []copyItem, replaced []bool) (ag
 	return again, err
 }
 
-// pay waits until the rate limit allows n more bytes.
+// pay waits until the rate limit permits n more bytes.
 func (c *copier) pay(ctx context.Context, n int64) error {
 	for ; c.limit != nil && n > 0; n -= copyRateBurst {
 		if err := c.limit.WaitN(ctx, int(min(n, copyRateBurst))); err != nil {

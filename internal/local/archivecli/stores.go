@@ -61,7 +61,7 @@ func (s Source) open(ctx context.Context) (*reader.Archive, error) {
 	return a, coded(err)
 }
 
-// coded gives errors about missing objects the exit code 3.
+// coded adds exit code 3 to an error about a missing object. It returns other errors unchanged.
 func coded(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return cli.NotFoundf("%w", err)

@@ -28,7 +28,7 @@ const (
 	exitLostData = 5 // the operator knows this code as EtcdLostData (internal/kube/workload)
 )
 
-// coded is an error with an exit code of its own.
+// coded wraps an error and gives it a specific exit code.
 type coded struct {
 	Code int
 	Err  error
@@ -42,10 +42,10 @@ func Usagef(format string, args ...any) error {
 	return &coded{Code: exitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// countMax is the maximum concurrency. A higher one would help neither disks nor servers.
+// countMax is the maximum value of a concurrency flag. A higher one would help neither disks nor servers.
 const countMax = 1024
 
-// count checks the value of a flag that sets a concurrency, and replaces 0 with the default.
+// count validates the value n of a concurrency flag, and replaces 0 with normal, the default.
 func count(flag string, n *int, normal int) error {
 	if *n < 0 || *n > countMax {
 		return Usagef("--%s %d: must be 1 to %d, or 0 for %d", flag, *n, countMax, normal)

@@ -132,8 +132,8 @@ func (e *exporter) count(ctx context.Context) {
 	e.totalKnown.Store(true)
 }
 
-// tally returns the numbers for the progress display. Records count as files. Skipped records count, too, because the
-// total includes them.
+// tally returns the current numbers for the progress display. Records count as files. Skipped records count, too,
+// because the total includes them.
 func (e *exporter) tally() tally {
 	return tally{files: e.done.Load(), bytes: e.bytes.Load(), totalFiles: e.total.Load(), totalKnown: e.totalKnown.Load()}
 }

@@ -49,7 +49,7 @@ func (im *importer) deleteGone(ctx context.Context) error {
 	return deletes.Wait()
 }
 
-// gone reports whether a record belongs to this tree and its path is no longer a file or link of the tree.
+// gone reports whether a record has a path in this tree at which there is no longer a file or link.
 func (im *importer) gone(r client.Record) bool {
 	name := string(r.Attributes[attributePath])
 	rel, below := name, true
@@ -71,7 +71,7 @@ func (im *importer) gone(r client.Record) bool {
 	return false
 }
 
-// kept counts and lists a record that was not deleted.
+// kept adds a record that was not deleted to the list of failures.
 func (im *importer) kept(name, why string) { im.failed.add(failure{failKept, name, why}, im.out) }
 
 func (im *importer) delete(ctx context.Context, r client.Record) error {

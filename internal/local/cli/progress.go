@@ -90,8 +90,8 @@ func (p *progress) show() {
 	}
 }
 
-// stillAfter is the time without progress after which the line shows that nothing is happening, instead of the
-// remaining time.
+// stillAfter is the time without progress after which the line no longer shows the remaining time, but that there is
+// no progress.
 const stillAfter = 10 * time.Second
 
 // line returns the completed fraction, the remaining time at the average rate, the completed amount and the rate. The

@@ -215,8 +215,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// lockedBy calls do() while it holds a volume's lock. A folder without a lock file is not a volume, and no process
-// serves it.
+// lockedBy locks a volume, checks its journal, and calls do. A folder without a lock file is not a volume and is
+// served by no process, so lockedBy only calls do.
 func (v *verifier) lockedBy(dir string, do func() error) error {
 	name := filepath.Join(dir, "lock")
 	if !exists(name) {

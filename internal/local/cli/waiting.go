@@ -20,8 +20,8 @@ const (
 	probeTime = time.Second // time limit of the read that determines the reason for the wait
 )
 
-// waits prints at most one note, which tells the user at a terminal why a command is waiting. It observes the calls of
-// a connection through interceptors. Safe for concurrent use.
+// waits observes the calls of a connection through interceptors, and prints at most one note, which tells the user at
+// a terminal why a command is waiting. Safe for concurrent use.
 type waits struct {
 	conn  *Conn
 	after time.Duration
@@ -106,7 +106,7 @@ func (c *Conn) whyOf(ctx context.Context, key client.Key) error {
 	return err
 }
 
-// probing marks the context of a probe, to distinguish it from the command's own calls.
+// probing is a context key that marks a probe, to distinguish it from the command's own calls.
 type probing struct{}
 
 // waitsOf returns the waits object that observes a call. It returns nil for calls that are not observed, such as health

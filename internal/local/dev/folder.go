@@ -190,7 +190,7 @@ func (f *folder) readSettings(cfg Config) error {
 	return f.fit(cfg)
 }
 
-// fit rejects flags that contradict the folder's settings. It takes missing flags from the settings.
+// fit rejects flags that contradict the folder's settings, and uses the settings for flags that are not set.
 func (f *folder) fit(cfg Config) error {
 	s := &f.settings
 	made := func(flag string, value any, fixed string) error {

@@ -33,7 +33,7 @@ const (
 	archiveName   = "archive" // certificate and key for the archiver of the store
 )
 
-// secured holds the certificates of the parts of a store with Config.TLS. It is nil if the store uses plaintext.
+// secured manages the certificates of a store with Config.TLS. It is nil if the store uses plaintext.
 type secured struct {
 	dir       string
 	authority *authority.Authority
@@ -137,7 +137,7 @@ func (s *secured) open(h holder, logger *slog.Logger) (*certs.Source, error) {
 	return source, nil
 }
 
-// keep renews all certificates whenever a third of their lifetime has passed, until ctx ends.
+// keep renews all certificates each time that a third of their lifetime has passed, until ctx ends.
 func (s *secured) keep(ctx context.Context, logger *slog.Logger) {
 	for {
 		select {
