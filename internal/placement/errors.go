@@ -25,7 +25,7 @@ var (
 	ErrGroupLimit = errors.New("the limit of groups is reached")
 	// ErrNoGroup means that etcd holds no such group.
 	ErrNoGroup = errors.New("no such group")
-	// ErrAccessChanged means that the table of grants has changed since the caller read it.
+	// ErrAccessChanged means that the grant table has changed since the caller read it.
 	ErrAccessChanged = errors.New("the table of grants was changed since it was read")
 	// ErrFrozen means that etcd holds an older state of the store than a process has seen before. Nothing was written.
 	ErrFrozen = errors.New("etcd was set back to an older state of this store")

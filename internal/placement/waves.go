@@ -50,7 +50,7 @@ func (p *planner) sameShards(chosen []int, names []string) bool {
 	return true
 }
 
-// moving returns the shards that would gain or lose a copy if the group moved to the given shards.
+// moving returns the shards that gain or lose a copy if the group moves to the given shards.
 func (g *planned) moving(shards []int) (out []int) {
 	for _, i := range shards {
 		if !slices.Contains(g.voters, i) {

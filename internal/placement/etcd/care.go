@@ -28,7 +28,8 @@ const (
 	defragFirst    = time.Minute // delay before the first defragmentation, in addition to the member's offset
 )
 
-// careStatus describes the most recent maintenance work. An error in it is empty if the last attempt succeeded.
+// careStatus holds the results of the most recent snapshot and defragmentation. An error is empty if the last attempt
+// succeeded.
 type careStatus struct {
 	LastSnapshot      SnapshotStatus `json:"lastSnapshot,omitzero"`
 	LastSnapshotError string         `json:"lastSnapshotError,omitempty"`
@@ -124,7 +125,7 @@ func (m *Member) takeSnapshots(ctx context.Context) {
 	})
 }
 
-// joined waits until the member serves requests. It returns false if ctx is done before that.
+// joined waits until the member serves requests. It returns false if ctx is done first.
 func (m *Member) joined(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():

@@ -289,9 +289,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// everywhere makes an address without a host, such as ":2380", acceptable to etcd. Other programs listen on all
-// addresses in that case, but etcd requires an explicit IP address. Therefore everywhere adds 0.0.0.0, which stands
-// for all addresses.
+// everywhere adds the host 0.0.0.0, which stands for all addresses, to an address without a host, such as ":2380".
+// Other programs accept such an address and listen on all addresses, but etcd requires an explicit IP address.
 func everywhere(address string) string {
 	if strings.HasPrefix(address, ":") {
 		return "0.0.0.0" + address
@@ -391,7 +390,7 @@ func (m *Member) Close() {
 	m.http.close()
 }
 
-// panics handles the message that etcd logs just before it panics.
+// panics is called with the message that etcd logs just before it panics.
 func (c *MemberConfig) panics(words string) {
 	if !missingEntries.MatchString(words) {
 		return

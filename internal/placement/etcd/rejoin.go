@@ -20,8 +20,8 @@ import (
 // rejoinPause is the pause between two checks of the other members.
 const rejoinPause = time.Second
 
-// errWaits means that a member cannot start now, and gives the reason. A later start may succeed without any change
-// of the configuration.
+// errWaits is the reason why a member cannot start now. A later start may succeed without a change of the
+// configuration.
 type errWaits struct {
 	why   string
 	empty bool
@@ -129,8 +129,8 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	return err
 }
 
-// othersSaid holds the responses that the other members gave at their peer addresses. Different members may have
-// given different responses.
+// othersSaid holds the responses of the other members at their peer addresses. The responses may differ from each
+// other.
 type othersSaid struct {
 	endpoints []string // client endpoints of the other members
 	reported  [][]othersMember

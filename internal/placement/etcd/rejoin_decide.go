@@ -26,7 +26,7 @@ const (
 	// stepWait waits and examines the situation again later, because the obstacle may disappear without any action by
 	// this member.
 	stepWait rejoinStep = "Wait"
-	// stepRefuse does not start the member, because a person has to act first.
+	// stepRefuse does not start the member, because an administrator has to act first.
 	stepRefuse rejoinStep = "Refuse"
 )
 
@@ -50,7 +50,7 @@ type rejoin struct {
 	Step rejoinStep
 	ID   uint64 // id of the member to remove
 	Why  string
-	// alone means that no quorum of the other members has responded.
+	// alone is true if no quorum of the other members has responded.
 	alone bool
 }
 

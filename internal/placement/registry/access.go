@@ -11,8 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// grants reads and writes the keys in etcd that determine which calls are allowed: the table of grants and the
-// signing key.
+// grants accesses the keys in etcd that control authorization: the grant table and the signing key.
 type grants struct{ keys }
 
 // Access is the table of grants as etcd stores it.

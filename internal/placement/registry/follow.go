@@ -20,9 +20,9 @@ const (
 	// At every strayLooks-th check, the follower reads all groups whose changes no wake key might report. Some of them
 	// are groups that it follows although their wake key is missing or older than the group. Such a group may be a
 	// stray, which has a folder on this volume but does not name this shard. Or it may have been written by an older
-	// version of Sheaf, and the keeper has not added the wake key yet. If the next write moved the group away from this
-	// shard, no wake key would be deleted, so nothing would notify the shard. The others are groups that have a folder
-	// on this shard's volume but are not followed yet.
+	// version of Sheaf, and the keeper has not added the wake key yet. If the next write then moved the group away
+	// from this shard, no wake key would be deleted, and the shard would not be notified. The others are groups that
+	// have a folder on this shard's volume but are not followed yet.
 	strayLooks = 5
 )
 

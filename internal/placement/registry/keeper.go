@@ -44,7 +44,8 @@ func (w *watcher) startKeeper(ctx context.Context) {
 	})
 }
 
-// naming records the shards that the key of a group or target names, and the revision at which that key was written.
+// naming holds the shards that are named in the key of a group or target, and the revision at which that key was
+// written.
 type naming struct {
 	shards []string
 	at     int64

@@ -70,8 +70,7 @@ func (k keys) exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
 }
 
-// only returns the key that was found by a request for a single key. If the key does not exist, the result has the
-// ModRevision 0.
+// only returns the result of a request for a single key. If the key does not exist, the result has ModRevision 0.
 func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(found) == 0 {
 		return &mvccpb.KeyValue{}

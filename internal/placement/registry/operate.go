@@ -47,7 +47,7 @@ func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, placement.
 const whoPlans = "the planner or operator"
 
 // known returns an error unless etcd holds the expected store. The argument err is the error from reading the store's
-// meta, or nil.
+// metadata, or nil.
 func (s *Store) known(want, have uuid.UUID, err error) error {
 	switch {
 	case errors.Is(err, placement.ErrNoMeta):
@@ -101,7 +101,7 @@ func pairsOf(view placement.View) func(name string) pair {
 	return func(name string) pair { return pair{view.Groups[name], view.Targets[name]} }
 }
 
-// changed returns ErrChanged if err says that a condition was false. It returns every other error unchanged.
+// changed converts the error for a condition that was false to ErrChanged. It returns other errors unchanged.
 func changed(err error) error {
 	if errors.Is(err, errNotElected) {
 		return fmt.Errorf("planning: %w", placement.ErrChanged)
@@ -109,7 +109,7 @@ func changed(err error) error {
 	return err
 }
 
-// wish is the value of a key states/NAME, which holds the desired state of a shard.
+// wish is the JSON value of a key states/NAME: the desired state of a shard.
 type wish struct {
 	Shard string               `json:"shard"`
 	State placement.ShardState `json:"state"`

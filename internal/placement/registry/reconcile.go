@@ -92,8 +92,8 @@ func (c *reconciler) say(ctx context.Context) error {
 	return nil
 }
 
-// lift ends the freeze, and raises the epoch above every epoch that any process may have seen. All processes then
-// follow etcd again.
+// lift ends the freeze, and raises the epoch above every epoch that a process may have seen. All processes then follow
+// etcd again.
 func (c *reconciler) lift(ctx context.Context, base uint64) error {
 	meta := c.st.view.Meta
 	meta.EpochBase = max(base, meta.EpochBase+rescue.EpochJump)

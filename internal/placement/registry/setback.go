@@ -111,7 +111,7 @@ func (m *memory) noteAnswer() {
 	m.lastAnswer = time.Now()
 }
 
-// saw records the state that this process has now seen, and whether that state shows that etcd was rolled back.
+// saw records that this process has now seen a state, and whether that state shows that etcd was rolled back.
 func (m *memory) saw(st *state) {
 	if !st.hasMeta {
 		return
@@ -130,15 +130,16 @@ func (m *memory) saw(st *state) {
 	}
 }
 
-// recordFinding records why a state is older than one that was seen earlier. If a reason is already recorded, that reason is
-// kept.
+// recordFinding records in seen that a state is older than one that was seen earlier, and why. It does not replace a
+// reason that is already recorded.
 func recordFinding(seen *placement.Progress, st *state, why string) {
 	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
 		seen.SetBack = why
 	}
 }
 
-// keepFinding carries the finding that etcd is older over to the next state, unless etcd has been reconciled since.
+// keepFinding copies the finding that etcd was rolled back from the previous progress to the new one, unless etcd has
+// been reconciled since.
 func keepFinding(seen *placement.Progress, before placement.Progress) {
 	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
 		seen.SetBack = before.SetBack
@@ -156,7 +157,7 @@ func (m *memory) Newest(view placement.Mark) placement.Mark {
 	return m.observed.Mark
 }
 
-// setBackSince records that etcd is older than the listed state, and returns the error with which the follower ends.
+// setBackSince records that etcd is now older than the listed state, and returns the error that ends the follower.
 func (m *memory) setBackSince(st *state, why string) error {
 	st.setBack = why
 	m.saw(st)

@@ -42,16 +42,14 @@ func (st *state) usable(name string) (was bool) {
 	return was
 }
 
-// goOnWithMeta keeps the earlier meta if the current one is invalid. The argument last is the earlier state, and may
-// be nil.
+// goOnWithMeta restores the metadata of the previous state, last, if the current metadata is invalid. last may be nil.
 func (st *state) goOnWithMeta(last *state) {
 	if o, unusable := st.unusable[metaKey]; unusable && last != nil && last.hasMeta {
 		st.view.Meta, st.hasMeta, st.metaRevision = last.view.Meta, true, o.Revision
 	}
 }
 
-// goOnWith keeps the earlier values of all keys that are invalid now. The argument last is the earlier state, and may
-// be nil.
+// goOnWith restores the values of the previous state, last, for all keys that are invalid now. last may be nil.
 func (st *state) goOnWith(last *state) {
 	if last == nil {
 		return

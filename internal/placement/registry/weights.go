@@ -73,7 +73,7 @@ func weightKey(shard string, part int) string {
 
 // PutWeights writes the sizes of all groups that a shard leads, in place of the shard's previous report. The views
 // that Watch and View return use the report about a group as long as the shard leads the group and is registered with
-// Shard.Weighs. PutWeights wakes no shard. If the store does not exist, it writes nothing.
+// Shard.Weighs. PutWeights does not notify any shard. If the store does not exist, it writes nothing.
 func (w *weights) PutWeights(ctx context.Context, shard string, weights map[string]Weight) error {
 	if err := placement.ValidateShardName(shard); err != nil {
 		return err
