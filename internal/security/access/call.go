@@ -21,8 +21,8 @@ type Call interface {
 	// separately, the handler reports the writes with Wrote instead.
 	MayRecord(verb Verb, group string, id int64) error
 	// Wrote records the n writes of one message in the audit log, whether they have succeeded or failed. If writes are
-	// audited, Wrote gets the writes by calling what(i) for each i below n. It never calls what after it has returned.
-	// The caller leaves out writes that were refused, because the refusals are in the audit log already.
+	// audited, Wrote calls what(i) for each i below n to get the writes. It never calls what after it has returned.
+	// The caller leaves out writes that were refused, because the refusals are already in the audit log.
 	Wrote(n int, what func(i int) Written)
 	// Can is like May, but a refusal is not written to the audit log, and a permission does not count as a use of a
 	// grant. The decision is not made again when the table changes during the call.
@@ -38,7 +38,7 @@ type Call interface {
 	// Signs reports whether Sign signs values and Open accepts only signed values. If it returns false, both methods
 	// leave values unchanged.
 	Signs() bool
-	// Table returns the version of the table of grants that was used for decisions, or 0 if there is no table.
+	// Table returns the version of the grant table that was used for decisions, or 0 if there is no table.
 	Table() int64
 }
 
@@ -50,8 +50,8 @@ func WithCall(ctx context.Context, call Call) context.Context {
 }
 
 // Everybody is the Call for callers that use plaintext and therefore cannot be identified. It allows everything and
-// signs nothing. The server puts it into the context of every plaintext call. If a context has no Call at all,
-// somebody has made a mistake.
+// signs nothing. The server puts it into the context of every plaintext call. A context without any Call is a
+// programming error.
 var Everybody Call = everybody{}
 
 // everybody implements Call for Everybody.

@@ -222,14 +222,14 @@ func (c *Compiled) Version() int64 {
 // HasIssuers reports whether tokens can identify callers.
 func (c *Compiled) HasIssuers() bool { return c != nil && len(c.issuers) > 0 }
 
-// use is an operation that is permitted: the verb, and the scope whose grants permit it. If the operation needs no
+// use describes a permitted operation: the verb, and the scope whose grants permit it. If the operation needs no
 // grant, scope is nil.
 type use struct {
 	scope *scope
 	verb  Verb
 }
 
-// first reports whether the verb is used in this scope for the first time since the table was installed.
+// first reports whether this is the first use of the verb in the scope since the table was installed.
 func (u use) first() bool {
 	if u.scope == nil {
 		return false

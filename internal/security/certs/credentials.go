@@ -187,7 +187,7 @@ func (t *transport) ClientHandshake(ctx context.Context, authority string, raw n
 	return made, info, nil
 }
 
-// shake performs a handshake, and records its result.
+// shake performs a TLS handshake, and records its result.
 func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, AuthInfo, error) {
 	made, info, err := do(tracked)
@@ -208,7 +208,7 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	return made, out, nil
 }
 
-// unexpected is the error for a peer whose identity is not the expected one.
+// unexpected wraps the error for a peer whose identity is not the expected one.
 type unexpected struct{ error }
 
 // Unwrap returns the error that Expect returned.

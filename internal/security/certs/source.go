@@ -258,7 +258,7 @@ func (c *conn) isTLS() (bool, error) {
 	return first[0] == handshake, nil
 }
 
-// shown is the chain of certificates that a peer has presented, and the usage for which the chain was verified.
+// shown holds the certificate chain that a peer has presented, and the usage for which the chain was verified.
 type shown struct {
 	chain []*x509.Certificate
 	usage x509.ExtKeyUsage

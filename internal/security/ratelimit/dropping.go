@@ -25,9 +25,10 @@ const (
 	droppedMax = 64
 )
 
-// dropping makes the kernel drop new connections from certain addresses before they reach the server. Without it, the
-// server would spend about 40 µs on accepting and closing each of them. The filter is attached to the listener's
-// socket. It needs no privileges, and disappears together with the socket. dropping is safe for concurrent use.
+// dropping manages a filter in the kernel that drops new connections from certain addresses before they reach the
+// server. Without it, the server would spend about 40 µs on accepting and closing each of them. The filter is attached
+// to the listener's socket. It needs no privileges, and disappears together with the socket. dropping is safe for
+// concurrent use.
 type dropping struct {
 	lasts  time.Duration // how long an address is dropped; longer in tests
 	attach func(fd int, program []unix.SockFilter) error
@@ -43,7 +44,7 @@ func newDropping(logger *slog.Logger) dropping {
 	return dropping{lasts: dropTime, attach: attach, logger: logger, now: map[netip.Prefix]struct{}{}}
 }
 
-// listens changes config so that d gets the sockets of all listeners that are created with it.
+// listens changes config so that d learns the sockets of all listeners that are created with it.
 func (d *dropping) listens(config *net.ListenConfig) {
 	config.SetMultipathTCP(false) // MPTCP sockets do not accept a filter
 	config.Control = func(_, _ string, socket syscall.RawConn) error {

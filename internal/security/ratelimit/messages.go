@@ -66,7 +66,7 @@ type messages struct {
 	written outgoing // used only by the goroutine that writes
 }
 
-// incoming is a stream whose messages take up memory of the server.
+// incoming tracks a stream whose messages take up memory in the server.
 type incoming struct {
 	prefix  [prefixBytes]byte
 	have    int   // number of bytes of the prefix that have arrived
@@ -290,7 +290,7 @@ func (m *messages) reset(id uint32) {
 	m.forget(id)
 }
 
-// outgoing follows the frames that the server writes.
+// outgoing parses the frames that the server writes.
 type outgoing struct {
 	skip int
 	// header has room for a header and for the payload of a WINDOW_UPDATE or RST_STREAM frame.

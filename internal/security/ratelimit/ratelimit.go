@@ -146,7 +146,7 @@ func (g *Guard) Collectors() []prometheus.Collector {
 	}
 }
 
-// limited counts and logs that a connection was limited, with the reason.
+// limited counts and logs that a connection was limited for the given reason.
 func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
 	g.logged[reason].Do(func() {
@@ -238,7 +238,7 @@ func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthIn
 	return c
 }
 
-// shed closes the connection that holds the most memory, if all connections together hold more than HeldBytesMax.
+// shed closes the connection that holds the most memory if all connections together hold more than HeldBytesMax.
 func (g *Guard) shed() {
 	g.mu.Lock()
 	var most *conn

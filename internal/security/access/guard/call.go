@@ -45,7 +45,7 @@ type ask struct {
 	group string
 }
 
-// ends reports whether the token that identifies the caller has expired.
+// ends reports whether the caller's token has expired.
 func (c *call) ends(now time.Time) bool {
 	return !c.caller.Expires.IsZero() && now.After(c.caller.Expires)
 }
@@ -168,7 +168,7 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	}
 }
 
-// refused writes a refusal to the audit log. If the refusal is about a record, id is its id. Otherwise id is nil. If
+// refused records a refusal in the audit log. If the refusal is about a record, id is its id. Otherwise id is nil. If
 // the call's previous refusal was the same, nothing is written.
 func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	code := status.Code(err)
@@ -201,7 +201,7 @@ func (c *call) note(e Event) {
 	c.guard.cfg.Audit.note(e)
 }
 
-// finished writes the outcome of a write or an administrative call to the audit log. It leaves out calls that the
+// finished records the outcome of a write or an administrative call in the audit log. It leaves out calls that the
 // store's processes make all the time.
 func (c *call) finished(group, shard string, err error) {
 	c.mu.Lock()
@@ -218,8 +218,8 @@ func (c *call) finished(group, shard string, err error) {
 	}
 }
 
-// last marks the call as one that may take a long time. Until the caller calls the returned function over, the guard
-// checks the call's permissions again whenever the table changes. If a permission no longer exists, or if the
+// last registers the call as one that may take a long time. Until the caller calls the returned function over, the
+// guard checks the call's permissions again whenever the table changes. If a permission no longer exists, or if the
 // caller's token expires, the guard calls the function end with the error. That function must abort the call.
 func (c *call) last(end func(error)) (over func()) {
 	c.end, c.lasts = end, true
@@ -243,8 +243,7 @@ func (c *call) last(end func(error)) (over func()) {
 	}
 }
 
-// again makes the call's decisions again with the current table. If one of them is now a refusal, again aborts the
-// call.
+// again checks the call's permissions against the current table, and aborts the call if one of them no longer exists.
 func (c *call) again() {
 	table := c.guard.table()
 	err := table.Admit(&c.caller, c.method)

@@ -70,7 +70,7 @@ type Guard struct {
 	unknown map[string]int64   // number of tokens with a key that was not in the table, by issuer
 }
 
-// decided is the table of grants in use.
+// decided holds the grant table in use.
 type decided struct {
 	table *access.Compiled // nil if the store has no table
 	text  []byte           // JSON from which the table was compiled
@@ -398,7 +398,7 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string, waits bool)
 	return nil
 }
 
-// named returns the caller that a gateway has named in a header.
+// named parses the header in which a gateway names the original caller.
 func (g *Guard) named(text string) (access.Caller, error) {
 	if c, ok := g.forwarded.Get(text); ok {
 		return c, nil

@@ -157,7 +157,7 @@ func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error
 	}
 }
 
-// guarded is a stream with the context of its call.
+// guarded wraps a stream and replaces its context by that of the call.
 type guarded struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -208,7 +208,7 @@ func (g *Guard) Credentials(certified, open credentials.TransportCredentials) cr
 	return &chosen{TransportCredentials: certified, open: open, guard: g}
 }
 
-// chosen chooses the credentials for each handshake.
+// chosen implements credentials that are selected separately for each handshake.
 type chosen struct {
 	credentials.TransportCredentials
 	open  credentials.TransportCredentials
