@@ -34,7 +34,7 @@ type Holds struct {
 	groups map[uuid.UUID]*hold
 }
 
-// hold records what this shard knows about the hold of one group.
+// hold describes what this shard knows about the hold of one group.
 type hold struct {
 	// callers holds the positions of the archivers that currently follow the group, by call. If there are several, the
 	// lowest position is the hold.
@@ -72,8 +72,8 @@ func (h *Holds) of(id uuid.UUID) *hold {
 	return h.groups[id]
 }
 
-// Take records that an archiver has archived a group, which this shard leads, up to an index. The value of call
-// identifies the archiver. From now on, the log obeys the resulting hold.
+// Take records that an archiver has archived a group that this shard leads, up to an index, and makes the log obey the
+// resulting hold. The value of call identifies the archiver's call.
 func (h *Holds) Take(call any, sv *replicas.Served, index uint64) {
 	h.change(sv, func(one *hold) { one.callers[call] = index })
 }
@@ -216,12 +216,12 @@ func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, term uint64,
 	return ofLog(sv.Log())
 }
 
-// ofLog returns the hold of a log if nothing is known about its archive, for example after a start while etcd does
-// not respond. If the log ever had a hold, ofLog returns its history floor, so that all remaining history is kept
+// ofLog returns the hold of a log while nothing is known about its archive, for example if etcd has not responded
+// since the start. If the log ever had a hold, ofLog returns its history floor, so that all remaining history is kept
 // until more is known.
 func ofLog(log *group.Log) (at uint64, on bool) { return log.HistoryFloor() }
 
-// hold makes the log of a group obey the group's hold.
+// hold applies a group's hold to the group's log.
 func (c *Compactor) hold(sv *replicas.Served) {
 	state, ok := c.Replicas.GroupOf(sv.Group)
 	if !ok {

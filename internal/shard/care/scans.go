@@ -28,13 +28,13 @@ const (
 	scansOldest    scanLoss = "oldest"  // the older half of all scans
 )
 
-// scanOf is an open scan of a group.
+// scanOf describes an open scan and the log that it reads.
 type scanOf struct {
 	log *group.Log
 	group.OpenScan
 }
 
-// losers returns the scans that must be closed. Scans that keep no data are never closed.
+// losers returns the scans to be closed for this reason. Scans that keep no data are never closed.
 func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 	keep := func(s scanOf) bool {
 		return !s.Keeps || l == scansAbandoned && (s.Read || now.Sub(s.Used) < abandonedAfter)

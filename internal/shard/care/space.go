@@ -19,7 +19,7 @@ import (
 // yet. The deletion begins as soon as free space is low. A caller that finds no space wakes the compactor and waits.
 
 const (
-	// barrenTime is how long callers are refused without a wait after a pass that has freed no space.
+	// barrenTime is how long callers are refused immediately after a pass has freed no space.
 	barrenTime = time.Second
 	// spacePasses is the number of passes for which a caller waits. More than one is needed, because other callers
 	// may take the space that a pass has freed.
@@ -56,7 +56,7 @@ func (c *Compactor) WithSpace(ctx context.Context, try func() error) error {
 	return err
 }
 
-// missing returns how many bytes the failed operation needs according to its error, or 0 if the error does not tell.
+// missing returns how many bytes the failed operation needs according to its error, or 0 if the error does not say.
 func missing(err error) int64 {
 	var full *volume.FullError
 	var none *transfer.SpaceError

@@ -137,7 +137,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	return h, nil
 }
 
-// stoppedAccepting reports the error that has stopped the server from accepting connections.
+// stoppedAccepting reports the error with which the server stopped accepting connections.
 func (h *Host) stoppedAccepting(err error) {
 	if shard := h.serving(); shard != nil {
 		shard.Problem("serving gRPC", err)
@@ -320,14 +320,14 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	return etcdFails(err)
 }
 
-// waited is an error about the data in etcd that an administrator must correct, by creating the store or by repairing
-// a key. The host waits for the correction in the same way as it waits for an etcd that does not respond.
+// waited wraps an error that an administrator must resolve in etcd, by creating the store or by repairing a key. Until
+// then the host waits, just as it does while etcd does not respond.
 type waited struct{ error }
 
 func (w waited) Unwrap() error      { return w.error }
 func (waited) Is(target error) bool { return target == errEtcd }
 
-// etcdFails returns the error for a request to which etcd gave no usable response.
+// etcdFails wraps the error of a request to which etcd gave no usable response.
 func etcdFails(err error) error {
 	if errors.Is(err, placement.ErrUnusable) {
 		return waited{err}
@@ -368,8 +368,8 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	}
 }
 
-// look compares the volume with its state at the time it was opened. If the disk does not respond at all, look
-// reports a problem and continues to wait, because the disk may only be slow.
+// look checks that the volume has not changed since it was opened. If the disk does not respond at all, look reports a
+// problem and continues to wait, because the disk may only be slow.
 func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 	done := make(chan error, 1)
 	go func() { done <- id.stillSame(opened) }()

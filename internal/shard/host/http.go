@@ -24,7 +24,8 @@ type progress struct {
 	at     time.Time
 }
 
-// moved records the progress of a load, and returns the time since the last progress. Tests pass their own time as now.
+// moved records the progress of a load, and returns the time since the load last made progress. Tests pass their own
+// time as now.
 func (p *progress) moved(load *recordv1.Load, now time.Time) time.Duration {
 	groups := load.GetGroupsLoaded() + load.GetGroupsFailed()
 	if p.at.IsZero() || load.GetBytesDone() != p.bytes || groups != p.groups {

@@ -257,8 +257,8 @@ func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	s.grpc.RegisterService(&d, to)
 }
 
-// refusing returns the interceptor for calls that arrive while there is no session. If the service refuses such
-// calls, the interceptor still runs, but its handler returns the error from refuse.
+// refusing wraps the interceptor for calls that arrive while there is no session. If the service refuses such calls,
+// the interceptor still runs, but its handler returns the error from refuse.
 func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	if to.refuse == nil {
 		return interceptor

@@ -164,7 +164,7 @@ func (q *Steerer) look(ctx context.Context, g *replicas.Replica) (again bool) {
 	return true
 }
 
-// stepped is the result of a step.
+// stepped says whether a step was taken.
 type stepped uint8
 
 const (
@@ -173,7 +173,7 @@ const (
 	stepAgain                // the step is done
 )
 
-// isPlain reports whether a group has exactly one copy and this shard is its target. The leader of such a group has no
+// isPlain reports whether a group has a single copy and this shard is its target. The leader of such a group has no
 // step to take, and the reporter of the shard reports its sizes.
 func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
@@ -401,8 +401,8 @@ func (q *Steerer) HandOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries once to transfer the leadership of each group. It returns three numbers: took counts the groups
-// that this shard no longer leads, kept counts those that it still leads, and open counts those among kept that
+// handOverAll makes one attempt to transfer the leadership of each group. It returns three numbers: took counts the
+// groups that this shard no longer leads, kept counts those that it still leads, and open counts those among kept that
 // another shard could lead.
 func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, open, kept int) {
 	var mu sync.Mutex

@@ -95,7 +95,7 @@ func (q *steering) Idle() bool {
 	return len(q.busy)+len(q.waits) == 0
 }
 
-// stepped resets the pauses of a group after a step.
+// stepped resets the pauses of a group, because a step was taken.
 func (q *steering) stepped(g *replicas.Replica) {
 	q.list.Lock()
 	defer q.list.Unlock()

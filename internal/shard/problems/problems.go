@@ -43,7 +43,7 @@ func (p *List) Note(what string, err error) {
 	p.now[what] = err
 }
 
-// Forget removes every problem for whose subject the function over returns true.
+// Forget removes each problem for whose subject over returns true.
 func (p *List) Forget(over func(what string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
