@@ -24,7 +24,7 @@ const (
 
 var order = []Severity{Problem, Warning, Note}
 
-// Finding is one fact that a person should know.
+// Finding describes one fact about a store that a person should know.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Kind     Kind     `json:"kind,omitempty"` // empty for a finding about Kubernetes objects

@@ -64,12 +64,13 @@ type Rule struct {
 
 // These are the times that several rules share.
 const (
-	// etcdTold bounds how long a gateway takes to learn of a change in etcd. A watch reports the change immediately. If
+	// etcdTold bounds the time until a gateway learns of a change in etcd. A watch reports the change immediately. If
 	// the watch has failed, the gateway notices that within some seconds, and reads the keys again.
 	etcdTold = 10 * time.Second
-	// elected covers an election timeout (1 to 2 s), the election, and the time until its result is reported.
+	// elected bounds the time until the leader of a group is known again: an election timeout (1 to 2 s), the
+	// election, and the report of its result.
 	elected = 10 * time.Second
-	// guarded bounds how long a shard takes to notice a fault of its volume. A shard checks its volume every 2 s. It
+	// guarded bounds the time until a shard notices a fault of its volume. A shard checks its volume every 2 s. It
 	// reports a check that takes 10 s, and stops serving after two failed checks.
 	guarded = 30 * time.Second
 )
@@ -122,7 +123,7 @@ var Rules = []Rule{
 		"each look asks the shards"},
 }
 
-// ofVolumes maps each kind of finding about volumes that no process serves to its severity.
+// ofVolumes holds the severities of the findings about volumes that no process serves.
 var ofVolumes = map[Kind]Severity{
 	VolumeProblem: Problem, VolumeFailed: Problem, VolumeDamaged: Problem, VolumeTorn: Note, VolumeJoining: Note,
 }

@@ -143,7 +143,7 @@ type copies struct {
 // not a majority.
 func (c *copies) unserved() bool { return !c.led && c.stuck > 0 && 2*c.stuck >= c.copies }
 
-// lack describes what is missing in the store because a shard does not serve all of its groups.
+// lack describes the effect on the store of a shard that does not serve all of its groups.
 type lack struct {
 	part     bool     // the shard serves some of its groups
 	less     int      // number of groups that are served with one copy fewer than usual
@@ -168,7 +168,7 @@ func servesSome(s *recordv1.Shard) bool {
 	return s.GetAlive() && s.GetState() == recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL && s.GetMessage() != ""
 }
 
-// stick records that a copy has a finding of its own.
+// stick records that a separate finding reports a copy as stuck.
 func (st *summary) stick(g *copies, row *recordv1.Group) {
 	g.stuck++
 	st.stuck[row.GetGroup()+"/"+row.GetShard()] = true
@@ -177,7 +177,7 @@ func (st *summary) stick(g *copies, row *recordv1.Group) {
 // isOut reports whether a shard is silent or serves nothing.
 func (st *summary) isOut(shard string) bool { return st.lacks[shard] != nil && !st.lacks[shard].part }
 
-// isCaused reports whether the finding about a copy's shard explains why the copy is not served.
+// isCaused reports whether a copy is not served because of a problem that the finding about its shard reports.
 func (st *summary) isCaused(row *recordv1.Group) bool {
 	l := st.lacks[row.GetShard()]
 	if row.GetState() == recordv1.GroupState_GROUP_STATE_FAILED {
@@ -370,8 +370,7 @@ func (f *List) placement(where string, s *recordv1.Shard) {
 	}
 }
 
-// words returns a string that names what the store lacks while a shard does not serve all of its groups. It returns an
-// empty string if l is nil.
+// words describes the effect on the store in words. It returns an empty string if l is nil.
 func (l *lack) words() (words string) {
 	if l == nil {
 		return ""
