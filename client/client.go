@@ -218,7 +218,7 @@ func (c *Client) closeConns() error {
 	return errors.Join(errs...)
 }
 
-// server holds the connection to a server.
+// server holds the connection to one server.
 type server struct {
 	*grpc.ClientConn
 	pulse *liveness.Pulse

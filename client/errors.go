@@ -132,7 +132,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	return full
 }
 
-// matches lists the variables that an error matches because of its reason or code alone.
+// matches lists the variables that an error matches by its reason or code alone.
 var matches = []struct {
 	target error
 	reason string     // empty matches any reason

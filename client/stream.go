@@ -44,7 +44,7 @@ func (c *Client) Upload(ctx context.Context, key Key, from io.Reader, options *P
 	return u.run(ctx)
 }
 
-// uploading holds an upload and the state of its attempts.
+// uploading holds the state of an upload and its attempts.
 type uploading struct {
 	client  *Client
 	op      string

@@ -15,7 +15,7 @@ type lines struct {
 	dialing map[*context.CancelFunc]struct{}
 }
 
-// line is one of the connections in lines.
+// line wraps one of the connections that lines tracks.
 type line struct {
 	net.Conn
 	all *lines

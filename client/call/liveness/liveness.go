@@ -125,7 +125,7 @@ func (p *Pulse) Close() {
 	p.wait.Wait()
 }
 
-// begin counts a call that starts, and starts the watch goroutine if needed.
+// begin counts a new call, and starts the watch goroutine if needed.
 func (p *Pulse) begin() {
 	p.underWay.Add(1)
 	if !p.watching.Load() && p.watching.CompareAndSwap(false, true) {
