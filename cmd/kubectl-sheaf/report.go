@@ -101,7 +101,8 @@ func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportF
 	return nil
 }
 
-// archive is a report that is being written. After an error in writing, it neither reads nor writes anything more.
+// archive holds the state of a report that is being written. After a write error, it neither reads nor writes anything
+// more.
 type archive struct {
 	tar    *tar.Writer
 	folder string

@@ -48,7 +48,7 @@ func (c *screen) say(prefix, format string, args ...any) {
 	}
 }
 
-// section starts a section. It writes the title and, in the same line, a text.
+// section starts a section. It writes the title, followed by a text on the same line.
 func (c *screen) section(title, format string, args ...any) {
 	c.out.WriteString("\n")
 	c.say(title+"  ", format, args...)

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// column is a column of a table. If the screen is too narrow, the column with the highest drop value is hidden first.
-// A column with drop 0 is never hidden.
+// column describes a column of a table. If the screen is too narrow, the column with the highest drop value is hidden
+// first. A column with drop 0 is never hidden.
 type column struct {
 	name  string
 	drop  int

@@ -104,7 +104,7 @@ func importFailures(r cli.ImportReport) string {
 		row{r.NotDeleted(), "deletion was left out", "deletions were left out"})
 }
 
-// row is a number together with its unit or noun.
+// row is a number together with its noun.
 type row struct {
 	n         int64
 	one, many string

@@ -47,7 +47,7 @@ func statusCommand(a *app) *cobra.Command {
 	return cmd
 }
 
-// rows is the status as JSON.
+// rows holds the status for JSON output.
 type rows struct {
 	Shards []*recordv1.Shard `json:"shards"`
 	Groups []*recordv1.Group `json:"groups"`
