@@ -44,7 +44,8 @@ type diskAction struct {
 	// since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
-	// make is created and unmake is deleted. Each is a Job that inspects or wipes a disk, or the claim of such a Job.
+	// make is the object to create, and unmake is the object to delete. Each is a Job that inspects or wipes a disk,
+	// or the claim of such a Job.
 	make, unmake client.Object
 }
 
@@ -94,7 +95,8 @@ type diskDecision struct {
 	after  map[string]*corev1.PersistentVolume // the wanted volumes of this set, by name
 	order  []string
 	states map[string]*v1alpha1.DiskStatus
-	// inspections is the number of disks that are being inspected. lookedAt holds the raw volumes whose Jobs are still needed.
+	// inspections is the number of disks that are being inspected. lookedAt holds the names of the raw volumes whose
+	// Jobs are still needed.
 	inspections int
 	lookedAt    map[string]bool
 	out         decidedDisks
@@ -180,7 +182,7 @@ func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	return ""
 }
 
-// holder records the claim that holds a volume, and removes a reservation whose claim no longer exists.
+// holder records in the status which claim holds a volume, and removes a reservation whose claim no longer exists.
 func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	ref := pv.Spec.ClaimRef
 	free := workload.FreeClaim(d.set, pv.Name)

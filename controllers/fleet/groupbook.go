@@ -93,8 +93,8 @@ func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[st
 	s.replace(pool, page, now)
 }
 
-// summed returns copies of the rows that contain only the fields that the book reads. The complete rows of a large
-// store also contain the damages and members of each group, and would take up too much of the operator's memory.
+// summed returns copies of the rows with only those fields that the book reads. The complete rows of a large store
+// also contain the damages and members of each group, and would take up too much of the operator's memory.
 func summed(rows []*recordv1.Group) []*recordv1.Group {
 	out := make([]*recordv1.Group, len(rows))
 	for i, g := range rows {

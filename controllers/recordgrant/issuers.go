@@ -46,7 +46,7 @@ const (
 // keySource holds the keys of one issuer. Stores whose specs describe the issuer identically share a keySource.
 type keySource struct {
 	mu sync.Mutex // guards all fields below
-	// keys is nil before keys were read. It is empty if all keys of the issuer were removed.
+	// keys is nil until keys have been read. It is empty if all keys of the issuer were removed.
 	keys  json.RawMessage
 	read  time.Time // when keys were last read; zero if never
 	tried time.Time
@@ -313,7 +313,7 @@ func (r *Reconciler) reportIssuers(key types.NamespacedName) {
 	r.Book.PutIssuers(key, &of.truth)
 }
 
-// soonest returns the shorter of two pauses, where 0 means none.
+// soonest returns the shorter of two pauses. A pause of 0 means that there is none.
 func soonest(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return cmp.Or(a, b)
@@ -325,7 +325,7 @@ func soonest(a, b time.Duration) time.Duration {
 // keys, and each store is reconciled every few minutes.
 const accountsKept = time.Minute
 
-// accounts holds the issuer of the cluster's ServiceAccounts as it was last read.
+// accounts caches the issuer of the cluster's ServiceAccounts.
 type accounts struct {
 	mu     sync.Mutex // guards all fields below
 	issuer access.Issuer

@@ -92,8 +92,8 @@ type Reconciler struct {
 	// written maps the UID of a pool or Shard to the time.Time of the last write of its status.
 	written sync.Map
 	changed step.Pacer
-	// lacking maps the UID of a pool to the time.Time when the operator was first found to lack the certificate with which
-	// it asks the shards.
+	// lacking maps the UID of a pool to the time.Time since which the operator has lacked the certificate that it
+	// needs to query the shards.
 	lacking sync.Map
 }
 

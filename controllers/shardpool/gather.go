@@ -36,7 +36,7 @@ const (
 	shardMessageMax = 900
 )
 
-// sources are the readers that gather the state of a pool.
+// sources holds the readers from which the state of a pool is gathered.
 type sources struct {
 	cached client.Reader
 	live   client.Reader // bypasses the cache

@@ -24,16 +24,16 @@ const (
 	reasonPlacementOff = "PlacementUnavailable"
 )
 
-// leaving tracks how far a pool's shards have got in moving their groups to other shards.
+// leaving empties shards of a pool, by moving their groups to other shards, and reports the progress.
 type leaving struct {
 	cached client.Reader
 	pool   *v1alpha1.ShardPool
 	places *places
 }
 
-// holds describes the groups that a shard still holds. The result is empty if the shard holds none and may be removed.
-// The answer of etcd takes precedence. If etcd has answered, the shard's last report counts only while the shard runs,
-// because the last report of a shard that is permanently gone would never change.
+// holds returns words for the groups that a shard still holds. The result is empty if the shard holds none and may be
+// removed. The answer of etcd takes precedence. If etcd has answered, the shard's last report counts only while the
+// shard runs, because the last report of a shard that is permanently gone would never change.
 func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *corev1.Pod) string {
 	if !places.known() {
 		if last.State == "" {

@@ -25,7 +25,7 @@ type places struct {
 	err  error
 }
 
-// known reports whether etcd can be asked at all. Unless it returns true, no other method may be called.
+// known reports whether etcd can be queried at all. If it returns false, no other method may be called.
 func (p *places) known() bool { return p.register != nil }
 
 // look asks etcd once per reconcile, and returns the same answer when called again.

@@ -27,7 +27,7 @@ import (
 type shardWriter struct {
 	statusWriter
 	seen *observed.Pool
-	// forget deletes whatever else belongs to a shard that no longer exists.
+	// forget deletes the other objects of a shard that no longer exists.
 	forget func(ctx context.Context, shard string) error
 }
 
@@ -90,7 +90,7 @@ func (w shardWriter) writeOne(ctx context.Context, status v1alpha1.ShardStatus) 
 	return writeDue(ctx, w.statusWriter, shard, next, shard.Status, status, fleet.UrgentOfShard)
 }
 
-// wanted returns the wanted Shard with number n, without its status.
+// wanted builds the Shard object with number n, without its status.
 func (w shardWriter) wanted(n int32) (*v1alpha1.Shard, error) {
 	shard := &v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: w.seen.Pool.Name, Number: n}}
 	shard.Namespace, shard.Name = w.seen.Pool.Namespace, workload.Shard(w.seen.Pool.Name, n)

@@ -15,7 +15,7 @@ import (
 type writer struct {
 	client.Client
 	recorder events.EventRecorder // if nil, reports go only to the log
-	// pool owns the objects that writer writes. annotate changes the pool's metadata; nothing else changes the pool.
+	// pool owns the objects that the writer writes. Only annotate changes the pool, and it changes only the metadata.
 	pool *v1alpha1.ShardPool
 }
 

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// reconciles counts the reconciles of each existing object. The metrics of controller-runtime distinguish only kinds,
-// so they would not reveal that a single object is reconciled too often.
+// reconciles counts the reconciles of each existing object. The metrics of controller-runtime count only by kind, so
+// they would not show that a single object is reconciled too often.
 var reconciles = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "sheaf_operator_reconciles_total",
 	Help: "Reconciles of an object, while it exists. Of each kind 100 objects are distinguished; those beyond have an " +

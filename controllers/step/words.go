@@ -7,7 +7,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// number is a count of things.
+// number is a type constraint for counts.
 type number interface{ ~int | ~int32 | ~int64 }
 
 // Count returns a number with its noun, such as "1 group" or "2,000 groups". A verb may follow the noun, as in "group

@@ -104,8 +104,8 @@ func processOf(pod *corev1.Pod) (secret string, port int) {
 	return "", 0
 }
 
-// runs reports whether a pod has a process that may have read its files already. A process that is about to end does
-// not count.
+// runs reports whether the process in a pod may already have read its files. A process that is about to end does not
+// count.
 func runs(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" &&
 		slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {

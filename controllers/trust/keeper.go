@@ -77,7 +77,7 @@ func underOf(status *v1alpha1.TLSStatus) string {
 	return fmt.Sprintf("%s %s %d", status.Bundle, status.ClientBundle, StateOf(status).InUse().IssueBy)
 }
 
-// bundles are the authorities with which the owner of a certificate verifies others, in PEM.
+// bundles holds the authorities, in PEM, with which the owner of a certificate verifies its peers.
 type bundles struct{ own, callers []byte }
 
 func bundlesOf(as *Authorities, told InUse) (b bundles) {

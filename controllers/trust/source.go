@@ -127,7 +127,7 @@ func (k *Keeper) Gather(ctx context.Context, store *v1alpha1.RecordStore, wanted
 	return found, err
 }
 
-// union merges authorities in PEM. Each appears once, in an order that depends only on the authorities.
+// union removes duplicates from a bundle of authorities in PEM, and puts the rest in a canonical order.
 func union(bundle []byte) ([]byte, error) {
 	if len(bytes.TrimSpace(bundle)) == 0 {
 		return nil, nil
@@ -370,9 +370,9 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 // errUnasked means that the source was never asked for a certificate of the process.
 var errUnasked = errors.New("the source is asked for no certificate of this process")
 
-// newest returns the newest certificates that the source provides for a process, if they fit the authorities that
-// currently issue certificates. If there are none, it returns nil, and cause says why. The argument issuer is the
-// source that currently issues certificates for the store.
+// newest returns the newest certificates that the source provides for a process, if they were signed by the
+// authorities that currently issue certificates. If there are none, it returns nil, and cause says why. The argument
+// issuer is the source that currently issues certificates for the store.
 func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer v1alpha1.TLSSource, want Leaf,
 	fits func(map[string][]byte) bool) (
 	pairs map[string][]byte, cause, err error,
