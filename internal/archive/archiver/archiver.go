@@ -20,8 +20,8 @@ type Archiver struct {
 	board   board
 	chain   chain
 	groups  map[uuid.UUID]*group
-	// damaged holds the groups whose catalogues were all damaged when the archiver started. It maps each of them to the
-	// number of its newest catalogue.
+	// damaged maps each group whose catalogues were all damaged when the archiver started to the number of its newest
+	// catalogue.
 	damaged map[uuid.UUID]uint64
 	// unlisted holds groups that have pieces, although no listing had a catalogue of them when the archiver started.
 	unlisted map[uuid.UUID]bool

@@ -66,7 +66,7 @@ type loose struct {
 	at     time.Time // when the log object was created
 }
 
-// covered returns the index up to which the group is stored in objects that readers find.
+// covered returns the index up to which readers find the group in the archive.
 func (g *group) covered() uint64 { return max(g.marked, g.catalogue.Through) }
 
 // newsBytes returns the size of the group's new entries in memory.

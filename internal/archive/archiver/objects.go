@@ -55,7 +55,7 @@ type objects struct {
 	log    *slog.Logger
 }
 
-// pauses determines how long again waits between two attempts.
+// pauses determines the pauses between the attempts that again makes.
 var pauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 20 * time.Second}
 
 // again repeats an operation until it succeeds or fails with a final error. If ctx ends, it returns the cause.

@@ -28,8 +28,7 @@ const (
 	Other       Reason = "Other"
 )
 
-// advice tells users what they can do about an error. It has no entry if the error itself contains everything that is
-// known.
+// advice tells users what to do about an error. A reason without an entry needs no advice beyond the error itself.
 var advice = map[Reason]string{
 	Away: "check that the bucket's host is reachable from here: the name in the URL, DNS, the network policy, and " +
 		"whether the service is up",

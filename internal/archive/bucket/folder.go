@@ -31,8 +31,8 @@ type Folder struct {
 	fs   vfs.FS
 	root string
 
-	// durable holds the folders whose names this Folder has made durable. A folder that already exists may not be
-	// durable, because the process that created it may have died before it synced the folder's name.
+	// durable holds the folders whose names have been made durable by this Folder. A folder that already exists may
+	// not be durable, because the process that created it may have died before it synced the folder's name.
 	durable sync.Map
 }
 

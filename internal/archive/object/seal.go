@@ -53,7 +53,7 @@ func (keys Keys) find(id KeyID) (Key, error) {
 	return Key{}, fmt.Errorf("%w: it has the key id %x", ErrKey, id)
 }
 
-// seal creates and verifies the chunks of one object. It is safe for concurrent use.
+// seal encrypts, decrypts and verifies the chunks of one object. It is safe for concurrent use.
 type seal struct {
 	envelope *Envelope
 	encoded  []byte      // the encoded envelope, which the tags cover

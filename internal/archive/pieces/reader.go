@@ -153,7 +153,7 @@ func (r *Reader) Next() bool {
 	return r.err == nil
 }
 
-// order checks the current entry against the entries before it, and counts the entry.
+// order checks that the current entry may follow the entries before it, and counts it.
 func (r *Reader) order() error {
 	e, got := &r.e, &r.got
 	switch {

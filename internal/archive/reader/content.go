@@ -65,7 +65,7 @@ func mayHelp(ctx context.Context, err error) bool {
 
 func (c *content) named(err error) error { return fmt.Errorf("object %s: %w", c.name, err) }
 
-// begin reads the envelope and the header, and therefore the whole chunks that contain the header.
+// begin reads the envelope and the header. It reads whole chunks, so it may read more than the header.
 func (c *content) begin(ctx context.Context, to object.Header, check func() error) error {
 	if c.bytes < object.EnvelopeBytes {
 		return fmt.Errorf("%w: it has %d bytes", object.ErrCorrupt, c.bytes)
@@ -184,7 +184,7 @@ func (c *content) part(ctx context.Context, from, to int64) *part {
 	return &part{ctx: ctx, content: c, offset: from, end: to}
 }
 
-// part is an io.Reader of a range of a content. Its errors do not contain the object's name.
+// part is an io.Reader for a range of an object's content. Its errors do not contain the object's name.
 type part struct {
 	ctx     context.Context // a field, because Read has no context argument
 	content *content

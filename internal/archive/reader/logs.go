@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// logs are the log objects of an archive. Which of them matter depends on the group: those from the first one that
-// its catalogue does not cover, up to the first gap in the numbers.
+// logs holds the log objects of an archive. A group needs those from the first one that its catalogue does not cover,
+// up to the first gap in the numbers.
 type logs struct {
 	first, last uint64           // numbers; 0 if there are no log objects
 	bytes       map[uint64]int64 // sizes of the existing log objects, by number

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// small checks the objects without a body: bases, points, uses and drops.
+// small checks the small kinds of objects: bases, points, uses and drops.
 func (v *verifier) small(ctx context.Context) {
 	var points []*object.Point
 	dropped := map[string]int64{} // for each object, the time of the latest drop that lists it

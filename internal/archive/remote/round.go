@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// answer is one message from a shard, or the error that ended the shard's response.
+// answer holds one message from a shard, or the error that ended the shard's response.
 type answer struct {
 	from    *shard
 	message *archivev1.FollowResponse

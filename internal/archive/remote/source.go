@@ -70,12 +70,12 @@ type shard struct {
 	conn    *grpc.ClientConn
 	client  archivev1.ArchiveServiceClient
 
-	// call is the call of Follow, which is kept between rounds. It is nil if there is none. Only one round at a time
+	// call is the open Follow call, which is kept between rounds, or nil if there is none. Only one round at a time
 	// uses it.
 	call *call
 }
 
-// call is one call of Follow.
+// call is an open Follow call.
 type call struct {
 	stream archivev1.ArchiveService_FollowClient
 	cancel context.CancelFunc
