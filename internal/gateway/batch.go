@@ -33,7 +33,7 @@ type item struct {
 	told       bool   // the shard has reported err for this item, so an error of the shard's stream is ignored
 }
 
-// batch is one message with many items.
+// batch is a message with many items.
 type batch struct {
 	base  mem.Buffer // the whole message
 	bytes int64      // size of the message as received, which the gateway has admitted

@@ -98,7 +98,8 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	return t, nil
 }
 
-// attempt tries a call once, at one shard. The result sent is true if the request may have left this process.
+// attempt is a function that makes one attempt to call a shard. The result sent is true if the request may have left
+// this process.
 type attempt func(ctx context.Context, s place) (sent bool, err error)
 
 // repeated holds the state of a call that is retried until it has a final result.
@@ -121,7 +122,7 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 	return c.repeat(ctx, t, do, func(t *table) (*route, error) { return c.g.resolve(ctx, t, k, creates) })
 }
 
-// named does the same as route, but for a group that is identified by name and must exist.
+// named is like route, but for a group that is identified by its name and must exist.
 func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	t, err := c.g.tableWith(ctx, group)
 	if err != nil {

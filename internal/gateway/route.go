@@ -27,7 +27,7 @@ const (
 	closeConnsAfter = 2 * time.Minute // calls in flight may still use the connections
 )
 
-// shard is one shard and the connections to it.
+// shard holds the connections to one shard, and its state.
 type shard struct {
 	name    string
 	address string
@@ -35,7 +35,7 @@ type shard struct {
 	next    atomic.Uint32
 	// generation is the volume's generation at its last registration; guarded by router.mu.
 	generation uint64
-	// superseded means that another shard now leads a group that this shard led before. Guarded by router.mu.
+	// superseded is true if another shard now leads a group that this shard led before. Guarded by router.mu.
 	superseded bool
 	pulse      *liveness.Pulse
 }
@@ -52,8 +52,8 @@ type route struct {
 	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group, or restores it, so it may hold records
 	votes  int      // number of voting members, including those without a known address
-	// unknown is a message that explains why the group's location is unknown, because the group's key in etcd cannot be
-	// used. It is empty if the key can be used.
+	// unknown says why the group's location is unknown if the group's key in etcd cannot be used. It is empty if the
+	// key can be used.
 	unknown string
 	// waits is a message that explains why the group waits for its restore. It is empty if the group does not wait.
 	waits string

@@ -50,9 +50,9 @@ func (a *adminServer) RemoveShard(ctx context.Context, request *recordv1.RemoveS
 	return &recordv1.RemoveShardResponse{}, nil
 }
 
-// order calls change, which writes an instruction for the planner to etcd. The instruction concerns one shard, which
-// must be known. If the planner runs in another process, order refuses the change. For example, the Kubernetes
-// operator writes the states of its pools into etcd, and would immediately revert a state that a gateway sets.
+// order calls change, which changes the planner's input in etcd. The change concerns one shard, which must be known.
+// If the planner runs in another process, order refuses the change. For example, the Kubernetes operator writes the
+// states of its pools into etcd, and would immediately revert a state that a gateway sets.
 func (a *adminServer) order(ctx context.Context, shard string,
 	change func(ctx context.Context, store uuid.UUID) error) error {
 	if err := placement.ValidateShardName(shard); err != nil {

@@ -231,7 +231,7 @@ func (g *Gateway) upload(m *method) grpc.StreamHandler {
 	})
 }
 
-// uploading is an upload in progress.
+// uploading holds the state of an upload in progress.
 type uploading struct {
 	g      *Gateway
 	m      *method

@@ -23,8 +23,8 @@ type table struct {
 	message func() *recordv1.WatchRoutingResponse
 	inOrder func() []*route // routes in the order of listings; sorted once for the many pages of a listing
 	places  func() places
-	// unplaced returns the planner's reasons why groups have no shards. It runs the planner, so it is called only for
-	// tables with such groups.
+	// unplaced returns, by group, the reasons why the planner cannot place groups. It runs the planner, so it is
+	// called only for tables with groups that have no shards.
 	unplaced func() map[string]string
 }
 

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// method is one RPC of RecordService whose requests are routed by the key in their bytes.
+// method describes an RPC of RecordService whose requests are routed by the key in their bytes.
 type method struct {
 	full    string
 	fields  fields
