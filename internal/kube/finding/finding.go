@@ -66,7 +66,7 @@ const (
 	evidenceMax = 600
 	eventsMax   = 5
 	eventAge    = 15 * time.Minute
-	// slow is how long the next step of an object may take before the delay is reported.
+	// slow is how long an object may take to make progress before the delay is reported.
 	slow = 2 * time.Minute
 )
 
