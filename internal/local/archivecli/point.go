@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// pruned returns the archive that s selects, as a prune.Store, which can change it.
+// pruned opens the archive that s selects as a prune.Store, which can change it.
 func (s Source) pruned(ctx context.Context) (*prune.Store, error) {
 	store, err := s.store(ctx)
 	return &prune.Store{Bucket: s.Bucket, UUID: store, Keys: s.Keys}, err

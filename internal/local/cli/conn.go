@@ -31,7 +31,7 @@ const dataBytesMax = 1 << 20
 // listBytesMax is the maximum size of the answer with all groups or shards.
 const listBytesMax = 16 << 20
 
-// forever is a time limit that no call reaches. The sum of forever and a point in time does not overflow.
+// forever is a time limit that no call reaches. Adding it to a point in time does not overflow.
 const forever time.Duration = math.MaxInt64 / 2
 
 var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,

@@ -51,7 +51,7 @@ type ExportReport struct {
 	Seconds    float64 `json:"seconds"`
 }
 
-// exporter is one export in progress. All files are written below root, and never through a symbolic link.
+// exporter runs one export. All files are written below root, and never through a symbolic link.
 type exporter struct {
 	opts   ExportOptions
 	conn   *Conn

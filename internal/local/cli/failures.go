@@ -14,7 +14,7 @@ import (
 // reportedFailures is the number of failures of each kind that are printed. The file in --failures lists all failures.
 const reportedFailures = 20
 
-// failure is a file or record for which an import, export or deletion failed.
+// failure describes a file or record that could not be imported, exported or deleted.
 type failure struct {
 	Kind string `json:"kind"`
 	Path string `json:"path"`

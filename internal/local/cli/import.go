@@ -75,8 +75,7 @@ const (
 	failKept       = "not deleted"
 )
 
-// importer is one import in progress. Files pass these stages: walk, look up existing records, read, and send in
-// batches.
+// importer runs one import. Files pass these stages: walk, look up existing records, read, and send in batches.
 type importer struct {
 	opts ImportOptions
 	conn *Conn

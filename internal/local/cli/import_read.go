@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// put is one file that was read and has to be stored.
+// put is a file that was read and has to be stored.
 type put struct {
 	job      job
 	data     []byte // nil for large files

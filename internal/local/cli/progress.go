@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// tally is the progress of an operation. The totals may still grow until totalKnown is true.
+// tally holds the progress of an operation at one moment. The totals may still grow until totalKnown is true.
 type tally struct {
 	files, bytes           int64
 	totalFiles, totalBytes int64

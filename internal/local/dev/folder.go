@@ -32,7 +32,7 @@ const (
 // settingsFormat must be raised when older programs can no longer open the folder.
 const settingsFormat = 1
 
-// settings are the fixed properties of a dev store, in dev.json.
+// settings holds the fixed properties of a dev store, which are stored in dev.json.
 type settings struct {
 	Format    int               `json:"format"`
 	StoreUUID uuid.UUID         `json:"storeUUID"`
@@ -92,7 +92,7 @@ func (f *folder) enoughShards(shards int) error {
 	return nil
 }
 
-// folder is the locked folder of a dev store.
+// folder is the folder of a dev store, which is locked while the store runs.
 type folder struct {
 	dir      string
 	settings settings

@@ -45,7 +45,7 @@ type secured struct {
 	seams     seams
 }
 
-// holder is a process or a caller that has a certificate in a subfolder of its own.
+// holder describes a process or a caller whose certificate is in a subfolder of its own.
 type holder struct {
 	folder   string
 	identity identity.Identity
