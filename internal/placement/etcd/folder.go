@@ -124,7 +124,7 @@ func (c *MemberConfig) removeAside() error {
 	return errors.Join(errs...)
 }
 
-// behind is the JSON content of the file behindName.
+// behind is the content of the file behindName, as JSON.
 type behind struct {
 	Time  time.Time `json:"time"`
 	Words string    `json:"words"` // etcd's message

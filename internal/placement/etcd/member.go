@@ -150,7 +150,7 @@ type Member struct {
 
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
-	// failed has room for one error. It receives the reason if the member stops without a call to Close.
+	// failed is a channel of capacity 1. It receives the reason if the member stops without a call to Close.
 	failed chan error
 
 	mu   sync.Mutex // guards the field care

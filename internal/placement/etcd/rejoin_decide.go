@@ -45,7 +45,7 @@ type rejoinInput struct {
 	Reported []uint64
 }
 
-// rejoin is the decision of decideRejoin.
+// rejoin is the result of decideRejoin.
 type rejoin struct {
 	Step rejoinStep
 	ID   uint64 // id of the member to remove

@@ -275,8 +275,8 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	return nil
 }
 
-// older compares the keys that were just read with the known groups and targets. It returns the name of one that is
-// now missing or has a lower revision, or an empty string if there is none.
+// older compares the keys that were just read with the known groups and targets. It returns the name of a group or
+// target that is now missing or has a lower revision, or an empty string if there is none.
 func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
 	for group := range f.touched {
 		for _, key := range []string{groupsKey + group, targetsKey + group} {

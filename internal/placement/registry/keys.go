@@ -60,8 +60,8 @@ type keys struct {
 // name returns a key without the store's prefix.
 func (k keys) name(key []byte) string { return strings.TrimPrefix(string(key), k.prefix) }
 
-// at returns the condition that a key has not changed since it was read at a revision. If the revision is 0, the
-// condition is that the key does not exist.
+// at returns the condition that a key has not changed since it was read at the given revision. If the revision is 0,
+// the condition is that the key does not exist.
 func (k keys) at(name string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(k.prefix+name), "=", revision)
 }

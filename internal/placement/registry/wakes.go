@@ -20,7 +20,7 @@ import (
 // enough, because a group and its target name at most a dozen shards.
 const wakesMax = 60
 
-// concerned returns the shards that a group or its target names, sorted and without duplicates.
+// concerned returns the shards named in a group or its target, sorted and without duplicates.
 func concerned(g placement.Group, t placement.Target) []string {
 	names := make([]string, 0, len(g.Members)+len(t.Shards))
 	for _, m := range g.Members {

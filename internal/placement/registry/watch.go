@@ -120,7 +120,7 @@ type watcher struct {
 	store *Store
 	out   chan placement.View
 	sent  *placement.View // view that was sent last; nil if none was sent yet
-	// follow means that the reader is a shard. It receives views of its own groups, even if etcd was rolled back.
+	// follow is true if the reader is a shard. A shard receives views of its own groups, even if etcd was rolled back.
 	follow  bool
 	own     placement.Own
 	wait    sync.WaitGroup // waits for the goroutines that the watcher has started
