@@ -13,7 +13,8 @@ import (
 
 // Caller identifies who has made a call. The zero value stands for an unknown caller. A Caller is immutable.
 type Caller struct {
-	// text is what String returns. Gateways also forward the caller in this form. It is empty if the caller is unknown.
+	// text is the result of String. Gateways also forward the caller in this form. It is empty if the caller is
+	// unknown.
 	text     string
 	subjects []Subject // all subjects by which a grant can name this caller
 	// process means that the caller is a process of the store. It is false for members of etcd, because they never call

@@ -22,7 +22,7 @@ type Compiled struct {
 	tokens   CallerCache
 }
 
-// rights are the verbs and groups that the grants allow to one subject.
+// rights holds the verbs and groups that the grants allow one subject to use.
 type rights struct {
 	all      scope
 	names    map[string]*scope

@@ -24,8 +24,8 @@ import (
 const (
 	Lifetime     = 10 * 365 * 24 * time.Hour // lifetime of an authority
 	LeafLifetime = 30 * 24 * time.Hour
-	// early is the time between the start of a certificate's validity and the certificate's issue. Thus a process
-	// accepts a new certificate even if its clock is an hour slow.
+	// early is how far the start of a certificate's validity lies before its issue. Thus a process accepts a new
+	// certificate even if its clock is an hour slow.
 	early = 2 * time.Hour
 )
 

@@ -59,7 +59,7 @@ const GrantsRequired = "required"
 var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile,
 	ModeFile, GrantsFile}
 
-// material is a consistent set of files in parsed form. It is immutable.
+// material is a consistent set of parsed files. It is immutable.
 type material struct {
 	identity       identity.Identity
 	mode           Mode
@@ -73,7 +73,7 @@ type material struct {
 	grantsRequired bool
 }
 
-// files holds the contents of a folder's files at one moment, by name. A missing file has nil content.
+// files holds the contents of a folder's files, by name, as of one moment. A missing file has nil content.
 type files map[string][]byte
 
 // readFiles reads the files in a folder. When the kubelet replaces a mounted Secret, it renames the link ..data once,

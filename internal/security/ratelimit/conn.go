@@ -26,9 +26,9 @@ type conn struct {
 	messages messages
 	written  atomic.Int64 // number of bytes that the server has written
 	frames   frames       // used only by the goroutine that reads
-	// slow means that the last read exceeded the connection's allowance. Only the goroutine that reads uses it.
+	// slow is true if the last read exceeded the connection's allowance. Only the goroutine that reads uses it.
 	slow bool
-	// counted means that the metric already includes this connection as a slow one. Only the goroutine that reads uses
+	// counted is true if the metric already includes this connection as a slow one. Only the goroutine that reads uses
 	// it.
 	counted bool
 
@@ -36,7 +36,7 @@ type conn struct {
 	closed chan struct{}
 }
 
-// Read implements net.Conn. After data that exceeds the connection's allowance, it waits.
+// Read implements net.Conn. If the data exceeds the connection's allowance, Read waits before it returns.
 func (c *conn) Read(into []byte) (int, error) {
 	if err := c.holdsTooMuch(); err != nil {
 		return 0, err

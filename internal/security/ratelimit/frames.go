@@ -51,7 +51,7 @@ type frames struct {
 	credit  int                    // points that the connection has saved up; at most creditMax
 	updates int64                  // number of WINDOW_UPDATE frames that have arrived
 
-	// illegal means that the client has begun a call with an invalid stream number, for which gRPC closes the
+	// illegal is true if the client has begun a call with an invalid stream number, for which gRPC closes the
 	// connection.
 	illegal  bool
 	messages *messages // counts the memory of messages; nil in tests that do not count it

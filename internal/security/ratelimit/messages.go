@@ -160,7 +160,7 @@ func (m *messages) take(b []byte, last bool) {
 	}
 }
 
-// over finishes the current frame. The caller holds the mutex.
+// over ends the current frame. The caller holds the mutex.
 func (m *messages) over() {
 	s := m.now
 	if m.end {

@@ -146,7 +146,7 @@ func (g *Guard) Collectors() []prometheus.Collector {
 	}
 }
 
-// limited counts and logs that a connection was limited for the given reason.
+// limited logs and counts a connection that was limited for the given reason.
 func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
 	g.logged[reason].Do(func() {

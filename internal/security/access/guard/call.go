@@ -35,7 +35,7 @@ type call struct {
 	asked   []ask // arguments of those calls to may that were allowed; recorded only if lasts is set
 	denied  ask   // last refusal that was written to the audit log
 	refusal bool
-	// wrote is written to the audit log when the call ends. Its verb is NoVerb if the call writes nothing.
+	// wrote is the write to record in the audit log when the call ends. Its verb is NoVerb if the call writes nothing.
 	wrote access.Written
 }
 
@@ -104,7 +104,7 @@ func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
 	return nil
 }
 
-// may decides whether the caller may use a verb in a group. If the decision is about a record, id is its id.
+// may returns an error unless the caller may use a verb in a group. If the decision is about a record, id is its id.
 // Otherwise id is nil.
 func (c *call) may(verb access.Verb, group string, id *int64) error {
 	first, err := c.guard.table().Use(&c.caller, verb, group)

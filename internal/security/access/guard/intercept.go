@@ -157,7 +157,7 @@ func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error
 	}
 }
 
-// guarded wraps a stream and replaces its context by that of the call.
+// guarded wraps a stream and replaces its context with that of the call.
 type guarded struct {
 	grpc.ServerStream
 	ctx context.Context
