@@ -80,8 +80,8 @@ type Compactor struct {
 	// progress is closed when a compaction has freed space, or when a pass to free space has finished.
 	progress chan struct{}
 	passes   uint64 // number of finished passes to free space
-	// barren is when the last pass that freed nothing ended. It is reset to zero when a pass frees some space, or when
-	// more data can be freed than before.
+	// barren is the time at which the last pass that freed nothing ended. It is reset to zero when a pass frees some
+	// space, or when more data can be freed than before.
 	barren time.Time
 }
 

@@ -43,8 +43,8 @@ type hold struct {
 	// reported to this shard, or that the group's leader reported to etcd. It is valid only if known is true.
 	last  uint64
 	known bool
-	// term is the last term in which this replica, as the group's leader, looked up which holds all members had last
-	// reported.
+	// term is the last term in which this replica, as the group's leader, looked up the holds that were last reported
+	// by all members.
 	term uint64
 }
 

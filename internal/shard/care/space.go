@@ -24,9 +24,8 @@ const (
 	// spacePasses is the number of passes for which a caller waits. More than one is needed, because other callers
 	// may take the space that a pass has freed.
 	spacePasses = 4
-	// Free space is low if the space above the reserve is smaller than lowSegments segments. On a small volume, that
-	// would be too much, so there free space is low only if it is below the volume's size divided by lowPart (a
-	// sixteenth).
+	// Free space is low if the space above the reserve is smaller than lowSegments segments. On a small volume this
+	// threshold would be too high, so it is at most the volume's size divided by lowPart (a sixteenth).
 	lowSegments = 2
 	lowPart     = 16
 )

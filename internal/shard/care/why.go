@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// uncompacted is one reason why some superseded bytes of a group are still stored, with the number of these bytes.
+// uncompacted holds a reason why superseded bytes of a group are still stored, and the number of these bytes.
 type uncompacted struct {
 	reason string
 	bytes  int64

@@ -67,7 +67,7 @@ func hold(state recordv1.ShardState, format string, args ...any) *heldError {
 	return &heldError{state: state, err: fmt.Errorf(format, args...)}
 }
 
-// inspected is the result of a read-only inspection of a folder.
+// inspected holds the result of a read-only inspection of a folder.
 type inspected struct {
 	superblock volume.Superblock // zero if the folder is blank
 	mount      volume.Mount
@@ -103,7 +103,7 @@ func (id *Identity) inspect() (seen inspected, held *heldError) {
 	return seen, id.admit(sb)
 }
 
-// expecting adds the expected volume to an error's message.
+// expecting adds the expected volume to the message of an error.
 func expecting(wanted uuid.UUID, err error) error {
 	if wanted == uuid.Nil {
 		return err

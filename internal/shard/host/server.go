@@ -76,7 +76,7 @@ type Services struct {
 	Archive archivev1.ArchiveServiceServer
 }
 
-// session is a period in which one volume is served.
+// session is a period during which one volume is served.
 type session struct {
 	records, admin, peers, archive any
 	calls                          *serve.Server

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
 
-// steering records which groups the Steerer is examining, and what it must remember about groups until it examines
+// steering tracks the groups that the Steerer is examining, and what it must remember about groups until it examines
 // them again.
 type steering struct {
 	list  sync.Mutex                 // guards the fields below
