@@ -79,7 +79,7 @@ type Report struct {
 	Trouble *Trouble `json:"trouble,omitempty"`
 }
 
-// patience is how far an archive may be behind and still count as current.
+// patience is how far behind an archive with a short interval may be and still count as current (see Allowed).
 const patience = time.Minute
 
 // Allowed returns how far an archive may be behind and still count as current. This is one minute or six intervals,

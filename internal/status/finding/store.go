@@ -119,7 +119,7 @@ func Of(seen Facts) []Finding {
 	return f.Sorted()
 }
 
-// summary holds the facts, indexed by shard and by group.
+// summary indexes the facts by shard and by group.
 type summary struct {
 	shards map[string]*recordv1.Shard
 	groups map[string]*copies
@@ -130,7 +130,7 @@ type summary struct {
 	whole  bool             // value of Facts.Whole
 }
 
-// copies sums up the rows of one group.
+// copies summarizes the rows of one group.
 type copies struct {
 	copies, pending int
 	stuck           int      // number of copies with their own finding, which explains why they cannot lead
