@@ -16,7 +16,7 @@ import (
 
 // These variables are for errors.Is. Every error of a call is an *Error.
 var (
-	// ErrNotFound means that the record, version or group does not exist. Error.Reason says which of them.
+	// ErrNotFound means that the record, version or group does not exist. Error.Reason says which.
 	ErrNotFound = errors.New("not found")
 	// ErrGroupNotFound means that the group does not exist, in a store with Named routing. The error also matches
 	// ErrNotFound.
@@ -73,8 +73,8 @@ var (
 	ErrCursorExpired = errors.New("cursor expired")
 	// ErrBadRange means that a download's offset is beyond the end of the record.
 	ErrBadRange = errors.New("bad range")
-	// ErrPermissionDenied means that the caller may not use the operation in the group. The error does not reveal
-	// whether the group exists.
+	// ErrPermissionDenied means that the caller is not permitted to use the operation in the group. The error does not
+	// reveal whether the group exists.
 	ErrPermissionDenied = errors.New("permission denied")
 	// ErrUnauthenticated means that the server cannot identify the caller, or rejects the token.
 	ErrUnauthenticated = errors.New("unauthenticated")

@@ -79,7 +79,7 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	}
 	if f.dryRun {
 		fmt.Fprintf(a.out, "would change ShardPool %s: %s\n", name, words)
-		for _, s := range leaving(shards, f) {
+		for _, s := range shardsToDrain(shards, f) {
 			fmt.Fprintf(a.out, "  shard %s on node %s: %d groups\n", s.Name, s.Node, s.Groups)
 		}
 		return nil
@@ -141,15 +141,15 @@ func (a *app) patchPool(ctx context.Context, pool *v1alpha1.ShardPool, spec map[
 	return a.objects.Patch(ctx, after, client.RawPatch(types.MergePatchType, patch), options...)
 }
 
-// leaving returns the shards to be drained: the one in --shard, or all shards of the pool.
-func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus {
+// shardsToDrain returns the shards to be drained: the one in --shard, or all shards of the pool.
+func shardsToDrain(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus {
 	if f.shard < 0 {
 		return shards
 	}
 	return slices.DeleteFunc(slices.Clone(shards), func(s v1alpha1.ShardStatus) bool { return s.Number != f.shard })
 }
 
-// drainLook is the interval at which the command reads the pool.
+// drainLook is the polling interval of the command.
 const drainLook = time.Second
 
 // awaitDrained waits until the shards that leave the pool are empty. It prints the progress whenever it changes. ctx
@@ -187,7 +187,7 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 func drainProgress(
 	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
 ) (words string, done bool, err error) {
-	left := leaving(shards, f)
+	left := shardsToDrain(shards, f)
 	if f.shard >= 0 && len(left) == 0 {
 		return fmt.Sprintf("shard %s is removed", workload.Shard(pool.Name, f.shard)), true, nil
 	}

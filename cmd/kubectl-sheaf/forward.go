@@ -89,7 +89,7 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 	}
 }
 
-// readyLook is the interval at which the pod is checked.
+// readyLook is the interval between two checks of the pod's readiness.
 const readyLook = time.Second
 
 // forwardWhileReady forwards to a pod until the pod is no longer ready. The API server does not report that a forwarded

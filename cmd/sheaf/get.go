@@ -92,8 +92,8 @@ func getRecord(ctx context.Context, out *cli.Output, conn *cli.Conn, key client.
 			return err
 		})
 	case out.JSON:
-		// The metadata comes first in the line, but is complete only after all data has arrived. Therefore get keeps all data
-		// of the record in memory, however large the record is.
+		// The metadata comes first in the line, but is complete only after all data has arrived. Therefore the command
+		// keeps all of the record's data in memory, however large it is.
 		var data bytes.Buffer
 		record, err := read(&data)
 		if err != nil {

@@ -57,7 +57,7 @@ type Reconciler struct {
 	changed step.Pacer
 }
 
-// diskRun is one reconcile of one DiskSet.
+// diskRun holds the state of one reconcile of a DiskSet.
 type diskRun struct {
 	set      *v1alpha1.DiskSet
 	observed *observedDisks

@@ -11,11 +11,11 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// A claim gets a disk that no claim has had before only after a Job has found the disk blank, or after a person has
-// released the disk together with its contents. Without this rule, the kubelet would mount a disk that already has a
-// file system of the requested type, and give all files on it to the group of the pod (fsGroup) before any program of
-// Sheaf runs. fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder of a foreign file
-// system does not match.
+// A claim gets a disk that no claim has had before only after a Job has found the disk blank, or after an
+// administrator has released the disk together with its contents. Without this rule, the kubelet would mount a disk
+// that already has a file system of the requested type, and give all files on it to the group of the pod (fsGroup)
+// before any program of Sheaf runs. fsGroupChangePolicy OnRootMismatch does not prevent this, because the root folder
+// of a foreign file system does not match.
 
 // inspectionsMax is the maximum number of disks that are inspected at the same time for one DiskSet.
 const inspectionsMax = 16

@@ -93,7 +93,7 @@ func poolNumbers(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) NumbersP
 	return PlanNumbers(in)
 }
 
-// WantedShards returns the number of shards that the spec of a pool asks for, which may not be valid.
+// WantedShards returns the number of shards that the spec of a pool asks for, which may be invalid.
 func WantedShards(pool *v1alpha1.ShardPool) int {
 	if pool.Spec.Shards == nil {
 		return 1

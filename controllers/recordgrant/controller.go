@@ -114,7 +114,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		} else if reason, lacks := r.lacksIssuer(req.NamespacedName, &grants[i]); lacks != "" && out.IsComplete() {
 			of = step.Fail(reason, lacks)
 		}
-		writes = append(writes, func() error { return r.tell(ctx, &grants[i], version, of, force) })
+		writes = append(writes, func() error { return r.writeGrantStatus(ctx, &grants[i], version, of, force) })
 	}
 	for i := range leaving {
 		writes = append(writes, func() error {
@@ -227,9 +227,9 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 	return true
 }
 
-// tell writes the status of a grant. The argument force says whether the processes use the newest table, and is nil if
+// writeGrantStatus writes the status of a grant. The argument force says whether the processes use the newest table, and is nil if
 // this is not known yet. A grant that is not in the table is not in force, no matter which table the processes use.
-func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
+func (r *Reconciler) writeGrantStatus(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
 	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()
 	s := &after.Status

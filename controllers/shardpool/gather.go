@@ -45,9 +45,9 @@ type sources struct {
 	now    time.Time
 }
 
-// fill completes seen, which already contains the objects of a pool, with whatever else is known about the pool. It
-// makes one list request for each kind, regardless of the number of shards. The argument etcd describes how shards
-// reach etcd.
+// fill adds everything else that is known about a pool to seen, which already contains the pool's objects. It makes
+// one list request for each kind, regardless of the number of shards. The argument etcd describes how shards reach
+// etcd.
 func (s sources) fill(ctx context.Context, seen *observed.Pool, etcd workload.EtcdAccess) (err error) {
 	if seen.Device, err = deviceRate(ctx, s.cached, seen.Pool); err != nil {
 		return err

@@ -182,7 +182,7 @@ func onlyMetadata(e metav1.ManagedFieldsEntry) bool {
 	return true
 }
 
-// foreign returns the fields of other writers that they may not keep and that the operator does not own yet.
+// foreign returns the fields that other writers must give up and that the operator does not own yet.
 func foreign(theirs, ours *fieldpath.Set, wanted *unstructured.Unstructured) *fieldpath.Set {
 	taken := fieldpath.NewSet()
 	theirs.Iterate(func(p fieldpath.Path) {
@@ -197,7 +197,7 @@ func foreign(theirs, ours *fieldpath.Set, wanted *unstructured.Unstructured) *fi
 	return taken
 }
 
-// keeps reports whether other writers may keep a field below spec.
+// keeps reports whether a field below spec may remain if it belongs to another writer.
 func keeps(p fieldpath.Path, ours *fieldpath.Set, wanted *unstructured.Unstructured) bool {
 	path := p.String()
 	if path == restartedAt {

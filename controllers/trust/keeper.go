@@ -97,7 +97,7 @@ type Leaf struct {
 	Owner    client.Object // owner of the Secret
 }
 
-// caller reports whether the certificate belongs to a caller, and not to a process of the store.
+// caller reports whether the certificate is for a caller rather than for a process of the store.
 func (l *Leaf) caller() bool { return !l.Identity.IsComponent() }
 
 // serves reports whether other processes connect to the owner of the certificate. The source of a restore has the

@@ -81,7 +81,8 @@ func forward(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) 
 	return err
 }
 
-// counted wraps the handler of a streaming method. It counts the calls, and the memory that they hold for responses.
+// counted returns a stream handler that calls handle, and counts the calls in progress and the memory that they hold
+// for responses.
 func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grpc.StreamHandler {
 	mm := g.metrics.method(full)
 	return func(_ any, stream grpc.ServerStream) error {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These settings detect that a machine has failed and sends nothing anymore. The kernel sends a keepalive probe every
-// second. It breaks a connection if the peer has acknowledged nothing, not even a probe, for silenceMax. A server
-// process that hangs does not break its connections, because its kernel still acknowledges data.
+// These settings detect that a machine has failed and no longer sends anything. The kernel sends a keepalive probe
+// every second. It breaks a connection if the peer has acknowledged nothing, not even a probe, for silenceMax. A
+// server process that hangs does not break its connections, because its kernel still acknowledges data.
 const (
 	askEvery   = time.Second
 	silenceMax = 2 * time.Second

@@ -66,7 +66,7 @@ func (a *Archiver) GroupName(group uuid.UUID) string {
 
 // Run archives until ctx ends, and then returns the cause. It returns earlier only if it must not continue. The error
 // is a *TakenOverError if another archiver writes this archive. It wraps object.ErrForeign, object.ErrVersion or
-// object.ErrKey if this process may not write the archive, and object.ErrCorrupt if archive.json is damaged, so that
+// object.ErrKey if this process must not write the archive, and object.ErrCorrupt if archive.json is damaged, so that
 // the archive cannot be identified. Run must be called only once.
 func (a *Archiver) Run(ctx context.Context) error {
 	if err := a.start(ctx); err != nil {

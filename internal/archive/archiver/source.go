@@ -30,7 +30,7 @@ type Source interface {
 	// wraps fs.ErrNotExist if the group no longer exists.
 	Copy(ctx context.Context, group uuid.UUID) (GroupCopy, error)
 	// Blob returns the whole file of a blob, including its header and checksums. It returns an error that wraps
-	// fs.ErrNotExist if no replica of the group has the blob any more.
+	// fs.ErrNotExist if no replica of the group has the blob anymore.
 	Blob(ctx context.Context, group uuid.UUID, ref format.BlobRef) (io.ReadCloser, error)
 }
 
@@ -41,8 +41,8 @@ type News struct {
 	// Entries are applied entries, ordered by index. They have at most 1 MiB in total, unless there is only one. They
 	// belong to the archiver until it asks for the next element.
 	Entries []format.Entry
-	// Through is the index up to which the new entries are complete. An entry above the position and up to Through that
-	// is neither in Entries nor in an earlier part has no effect any more.
+	// Through is the index up to which the new entries are complete. An entry above the position and up to Through
+	// that is neither in Entries nor in an earlier part no longer has any effect.
 	Through uint64
 	// Floor is the history floor of the replica that sent this part. It may be above Through.
 	Floor      uint64

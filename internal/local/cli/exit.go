@@ -89,7 +89,7 @@ func ExitCode(err error) int {
 	return exitFailed
 }
 
-// Describe returns an error as text for a person. For a gRPC status, the text has its code, reason, message, field
+// Describe returns human-readable text for an error. For a gRPC status, the text has its code, reason, message, field
 // violations and, if possible, a hint at the remedy.
 func Describe(err error, server string) string {
 	var carrier interface {

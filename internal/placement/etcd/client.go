@@ -29,8 +29,8 @@ type ClientConfig struct {
 	CAFile, CertFile, KeyFile string
 	// Credentials, if not nil, is used instead of these files.
 	Credentials credentials.TransportCredentials
-	// Username and PasswordFile are needed for an etcd with authentication. Set both of them or neither. The password
-	// file is read only once.
+	// Username and PasswordFile are needed if etcd uses authentication. Set both of them or neither. The password file
+	// is read only once.
 	Username, PasswordFile string
 }
 

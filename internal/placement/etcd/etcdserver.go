@@ -39,8 +39,8 @@ type Server struct {
 
 // StartEmbedded starts etcd on a folder, and returns when etcd serves requests. It creates the folder if needed. This
 // etcd does not listen on any address, because otherwise other users of the machine could read and write the
-// placement, the grants and the signing key. Only this process can reach it, by means of Client. The cluster always
-// has exactly one member.
+// placement, the grants and the signing key. Only this process can reach it, through Client. The cluster always has
+// exactly one member.
 func StartEmbedded(dir string) (*Server, error) { return startEmbedded(dir, false) }
 
 // StartUnsynced is like StartEmbedded, but never syncs to disk. It is meant for tests, which should not have to wait
@@ -87,7 +87,7 @@ func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	return embed.StartEtcd(cfg)
 }
 
-// config returns the configuration of an etcd that does not listen on any address.
+// config returns a configuration with which etcd does not listen on any address.
 func config(dir string) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Clean(dir)

@@ -69,8 +69,7 @@ func (g *grants) SigningKey(ctx context.Context) ([]byte, error) {
 	return there, nil
 }
 
-// accessLook is the interval at which the table of grants is read even if the watch has not reported a change,
-// because the watch may be broken.
+// accessLook is the interval at which the table of grants is polled in addition to the watch, which may be broken.
 const accessLook = 2 * time.Second
 
 // WatchAccess sends the current table of grants, and then each table that replaces it. It closes the channel when ctx

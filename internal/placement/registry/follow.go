@@ -27,8 +27,8 @@ const (
 )
 
 // Follow does for shards what Watch does for other processes. Because shards hold the true state, Follow also sends
-// them views of an etcd that was rolled back, with SetBack or Freeze set. The argument before is the latest state of
-// the store that the shard has seen, as recorded on its volume.
+// them views after etcd was rolled back, with SetBack or Freeze set. The argument before is the latest state of the
+// store that the shard has seen, as recorded on its volume.
 //
 // A shard follows its own groups, and all shards. The first view covers everything, and so does the first view after
 // the watch broke or meta changed. All other views cover only the shard's own groups, for each of which the follower

@@ -101,7 +101,7 @@ func pairsOf(view placement.View) func(name string) pair {
 	return func(name string) pair { return pair{view.Groups[name], view.Targets[name]} }
 }
 
-// changed converts the error for a condition that was false to ErrChanged. It returns other errors unchanged.
+// changed replaces the error for a failed condition with ErrChanged. It returns other errors unchanged.
 func changed(err error) error {
 	if errors.Is(err, errNotElected) {
 		return fmt.Errorf("planning: %w", placement.ErrChanged)

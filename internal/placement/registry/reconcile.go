@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
 
-// Reconcile overwrites the placement in the etcd of a frozen store with the placement that the shards' volumes
-// report. It never changes a volume. A group is accounted for if a majority of its voters was found, or if no shard
-// ever had the group. When every group is accounted for, Reconcile ends the freeze. The argument silent describes the
-// shards that did not respond.
+// Reconcile overwrites the placement of a frozen store in etcd with the placement that the shards' volumes report. It
+// never changes a volume. A group is accounted for if a majority of its voters was found, or if no shard ever had the
+// group. When every group is accounted for, Reconcile ends the freeze. The argument silent describes the shards that
+// did not respond.
 func (s *Store) Reconcile(ctx context.Context, r rescue.Rebuilt, silent []string) (rescue.Reconciled, error) {
 	st, err := s.list(ctx)
 	if err != nil {

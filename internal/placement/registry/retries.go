@@ -54,8 +54,8 @@ func IsPassing(err error) bool {
 var refusals = []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.Unauthenticated,
 	codes.InvalidArgument, codes.FailedPrecondition}
 
-// MayBeDone reports whether a failed write to etcd may nevertheless have taken effect. That is so if etcd did not
-// respond, or if the error leaves it open.
+// MayBeDone reports whether a failed write to etcd may have taken effect, because etcd did not respond or the error
+// leaves the outcome open.
 func MayBeDone(err error) bool {
 	var of rpctypes.EtcdError
 	return !errors.As(err, &of) || !slices.Contains(refusals, of.Code())

@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// This file contains the only rule that detects an etcd that was rolled back to an earlier state. A process remembers,
-// for each store:
+// This file contains the only rule by which a process detects that etcd was rolled back to an earlier state. A process
+// remembers, for each store:
 //
 //   - The highest revision at which the whole etcd was seen. Every write raises it. The process records this revision
 //     with each listing, each read, and each check, every two seconds, even if none of the watched keys has changed.
@@ -18,10 +18,10 @@ import (
 //   - All groups and targets that it follows, and the revision at which each was written.
 //
 // An etcd was rolled back if its revision is lower, or if one of these keys is missing or was written earlier than the
-// remembered write. The first condition detects most older states. The other conditions detect an etcd that received so
-// many writes before the next check that its revision is higher again. The finding persists until etcd was rebuilt or
-// reconciled, which raises Meta.EpochBase. If it did not persist, the older etcd would soon pass the comparison again,
-// because writes raise its revision too.
+// remembered write. The first condition detects most older states. The other conditions detect a rollback after which
+// etcd received so many writes before the next check that its revision is higher again. The finding persists until
+// etcd was rebuilt or reconciled, which raises Meta.EpochBase. If it did not persist, the older etcd would soon pass
+// the comparison again, because writes raise its revision too.
 
 // behind explains why a state is older than an earlier view of the same store. It returns an empty string if the
 // state is not older.

@@ -39,9 +39,9 @@ func (s *Store) View(ctx context.Context) (placement.View, error) {
 	return s.withDomains(st.publish()), nil
 }
 
-// withDomains adds the failure domains of shards that were registered earlier to a view. Thus a shard keeps its
-// domain while its process restarts or its node is down, and no second copy is placed in that domain. A process that
-// has just started does not know these domains, and therefore treats such a shard as a domain of its own.
+// withDomains adds to a view the failure domains of shards that were registered earlier. A shard thus keeps its domain
+// while its process restarts or its node is down, and no second copy is placed in that domain. A process that has just
+// started does not know these domains, and therefore treats such a shard as a domain of its own.
 func (m *memory) withDomains(view placement.View) placement.View {
 	m.mu.Lock()
 	defer m.mu.Unlock()

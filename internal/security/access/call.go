@@ -10,7 +10,7 @@ import (
 
 // Call is a gRPC call in progress. Its methods tell what its caller is allowed to do.
 type Call interface {
-	// Caller returns the identity of whoever has made the call.
+	// Caller returns the identity of the caller.
 	Caller() *Caller
 	// May returns an error unless the caller may use the verb in the group. If group is empty, the caller must have the
 	// right in all groups. Handlers call May before they look anything up. The errors are the same as those of

@@ -93,8 +93,8 @@ func (c *Caller) isKnown() bool { return c.text != "" }
 // IsProcess reports whether the caller is a process of the store itself.
 func (c *Caller) IsProcess() bool { return c.process }
 
-// MayAll reports whether the caller is allowed everything without a grant. That is so for the store's processes, and
-// for administrators who are identified by a certificate.
+// MayAll reports whether the caller is allowed everything without a grant. This applies to the store's processes, and
+// to administrators who are identified by a certificate.
 func (c *Caller) MayAll() bool { return c.process || c.admin }
 
 // NeedsGrants reports whether the table of grants decides what the caller may do. The table does not matter for

@@ -1,6 +1,6 @@
 // Package access decides who may make which call. A decision depends only on the caller, the call and the table of
 // grants. The caller is identified by its connection or by a token. A list in this package says what each call
-// requires, and the table says what is granted. A call that is not in the list is allowed to nobody. Package guard
+// requires, and the table says what is granted. A call that is not in the list is always refused. Package guard
 // applies the decisions to each call of a server. See docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package access
 
@@ -128,7 +128,7 @@ var rules = map[string]Rule{
 	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
 
 	// These calls return every record of the store, and only the archiver needs them. They are refused even to
-	// administrators, who can read all records by means of other calls.
+	// administrators, who can read all records through other calls.
 	archivev1.ArchiveService_Follow_FullMethodName:     {For: Archiver},
 	archivev1.ArchiveService_FetchGroup_FullMethodName: {For: Archiver},
 	archivev1.ArchiveService_FetchBlob_FullMethodName:  {For: Archiver},
@@ -142,8 +142,8 @@ var rules = map[string]Rule{
 // openToCallers are the verbs that every caller with a certificate of the store may use if the store has no table.
 const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
 
-// RuleOf returns the rule for a call with the given full name. For an unknown name it returns the zero Rule, which
-// allows the call to nobody.
+// RuleOf returns the rule for a call with the given full name. For an unknown name it returns the zero Rule, with
+// which the call is always refused.
 func RuleOf(method string) Rule { return rules[method] }
 
 // Admit makes the part of the decision that depends only on the name of the call. Later, Call.May decides about

@@ -24,9 +24,9 @@ import (
 const (
 	Lifetime     = 10 * 365 * 24 * time.Hour // lifetime of an authority
 	LeafLifetime = 30 * 24 * time.Hour
-	// early is how far the start of a certificate's validity lies before its issue. Thus a process accepts a new
-	// certificate even if its clock is an hour slow.
-	early = 2 * time.Hour
+	// backdating is how long before its issue a certificate becomes valid, so that a process accepts a new certificate
+	// even if its clock is an hour slow.
+	backdating = 2 * time.Hour
 )
 
 // These are the types of PEM blocks.
@@ -49,7 +49,7 @@ func New(name string, now time.Time, lifetime time.Duration) (*Authority, error)
 		return nil, fmt.Errorf("make the key of an authority: %w", err)
 	}
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-early), NotAfter: now.Add(lifetime),
+		Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-backdating), NotAfter: now.Add(lifetime),
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -102,7 +102,7 @@ func (a *Authority) PEM() (certificate, key []byte, err error) {
 	return a.CertificatePEM(), key, nil
 }
 
-// CertificatePEM returns the authority's certificate. Whoever accepts the leaves has to trust it.
+// CertificatePEM returns the authority's certificate. A process that accepts the leaves has to trust it.
 func (a *Authority) CertificatePEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.cert.Raw})
 }
@@ -135,7 +135,7 @@ func (a *Authority) Issue(leaf Leaf) (certificate, key []byte, err error) {
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: string(leaf.Identity.Role)}, URIs: []*url.URL{id.URL()}, DNSNames: leaf.DNSNames,
 		IPAddresses: leaf.Addresses,
-		NotBefore:   leaf.Now.Add(-early), NotAfter: leaf.Now.Add(leaf.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore:   leaf.Now.Add(-backdating), NotAfter: leaf.Now.Add(leaf.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
 	}
 	if leaf.Server {

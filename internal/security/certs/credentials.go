@@ -46,8 +46,8 @@ type AuthInfo struct {
 // Calls implements ratelimit.Counted.
 func (i AuthInfo) Calls() *ratelimit.Calls { return i.calls }
 
-// Knows reports whether the connection alone shows that its calls come from callers of the store. That is so if the
-// peer has a certificate of the store, or if the mode of this process allows plaintext, which admits everybody.
+// Knows reports whether the connection alone shows that its calls come from callers of the store: either the peer has
+// a certificate of the store, or the mode of this process allows plaintext, which admits everybody.
 func Knows(store identity.Store, info credentials.AuthInfo) bool {
 	i, ok := info.(AuthInfo)
 	return ok && (i.Plain || i.Peer.Store == store)

@@ -46,10 +46,10 @@ const (
 	Plaintext Mode = "plaintext" // outgoing connections are plaintext, and incoming ones may also use TLS
 )
 
-// GrantsFile is the name of a file. If it contains the word GrantsRequired, the store must have a table of grants. If
-// a process then finds no table, because the first table has not been written yet or because etcd was lost, it admits
-// only administrators and the store's own processes. Without the file, a store that has no table is open to all its
-// callers.
+// GrantsFile is the name of the file that says whether the store must have a table of grants. It must if the file
+// contains the word GrantsRequired. If a process then finds no table, because the first table has not been written yet
+// or because etcd was lost, it admits only administrators and the store's own processes. Without the file, a store
+// that has no table is open to all its callers.
 const GrantsFile = "grants"
 
 // GrantsRequired is the only valid content of GrantsFile.

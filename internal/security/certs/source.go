@@ -203,7 +203,7 @@ func (s *Source) closeUntrusted(now time.Time) {
 		s.counts.closed.Inc()
 		s.cfg.Logger.Warn("a connection is closed: its peer is no longer trusted", "peer", name, "address", c.RemoteAddr().
 			String(), "error", err)
-		_ = c.Close() // Whoever reads from the connection gets the error
+		_ = c.Close() // the goroutine that reads from the connection gets the error
 	}
 }
 

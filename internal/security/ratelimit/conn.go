@@ -92,9 +92,9 @@ func (c *conn) holdsTooMuch() error {
 	return errHeld
 }
 
-// unknown reports whether no caller was identified on the connection so far. If that is so, it first waits until the
-// number of unanswered calls is low enough. It must be called before a read. By then gRPC has processed all frames of
-// earlier reads, so any caller whom these frames identify is known already.
+// unknown reports whether no caller has been identified on the connection so far. If none has, it first waits until
+// the number of unanswered calls is low enough. It must be called before a read. By then gRPC has processed all frames
+// of earlier reads, so any caller whom these frames identify is known already.
 func (c *conn) unknown() (bool, error) {
 	calls := &c.messages.calls
 	if !calls.bounded.Load() {

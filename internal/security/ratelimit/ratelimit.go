@@ -316,7 +316,7 @@ func (g *Guard) forget(c *conn) {
 	}
 }
 
-// leave tells the Guard that a connection does not use its address any more. The argument is what enter has returned.
+// leave tells the Guard that a connection no longer uses its address. The argument is the result of enter.
 func (g *Guard) leave(from *address) {
 	g.mu.Lock()
 	from.users--
@@ -352,7 +352,7 @@ func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	g.mu.Unlock()
 	for _, old := range closing {
 		g.limited(reasonShaking, old.raw.RemoteAddr())
-		_ = old.raw.Close() // whoever reads from the connection gets the error
+		_ = old.raw.Close() // the goroutine that reads from the connection gets the error
 	}
 	return h
 }

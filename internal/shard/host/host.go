@@ -31,8 +31,7 @@ const (
 	// because many disks retry a bad sector for 7 s, while other reads wait.
 	guardEvery    = 2 * time.Second
 	guardPatience = 10 * time.Second
-	// SilentWithin bounds the time from the moment when the disk of a serving shard begins to block reads until the shard
-	// reports it.
+	// SilentWithin bounds the time after which a serving shard reports that its disk blocks reads.
 	SilentWithin = guardEvery + guardPatience
 	// metaPatience bounds one request to etcd.
 	metaPatience = 5 * time.Second
@@ -288,7 +287,7 @@ func (h *Host) takeOut(shard Shard, held *heldError) {
 }
 
 // store reads the store's metadata from etcd. It returns an error if this is not the intended store, or if the volume
-// may not be served in this store.
+// must not be served in this store.
 func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	ctx, cancel := context.WithTimeout(h.ctx, metaPatience)
 	defer cancel()

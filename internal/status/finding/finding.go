@@ -24,7 +24,7 @@ const (
 
 var order = []Severity{Problem, Warning, Note}
 
-// Finding describes one fact about a store that a person should know.
+// Finding describes one fact about a store that its administrator should know.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Kind     Kind     `json:"kind,omitempty"` // empty for a finding about Kubernetes objects
@@ -119,8 +119,8 @@ type List struct {
 	names   []Finding             // keys of same, in the order of their first finding
 }
 
-// byHand returns the given next step, in which a person starts or stops processes. If an operator runs the processes,
-// it returns an empty string instead.
+// byHand returns do, a next step in which an administrator starts or stops processes. If the Kubernetes operator runs
+// the processes, it returns an empty string instead.
 func (f *List) byHand(do string) string {
 	if f.managed {
 		return ""

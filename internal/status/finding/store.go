@@ -32,7 +32,8 @@ type Facts struct {
 	Groups   []*recordv1.Group
 	// Whole means that Groups lists all copies of the store. If it is false, no finding says that something is missing.
 	Whole bool
-	// Managed means that an operator runs the processes. If it is true, no next step tells a person to start a process.
+	// Managed means that the Kubernetes operator runs the processes. If it is true, no next step tells an
+	// administrator to start a process.
 	Managed bool
 }
 
@@ -348,7 +349,7 @@ func (f *List) shard(s *recordv1.Shard, l *lack) {
 	}
 }
 
-// placement adds a finding for a shard that a person has cordoned or drained.
+// placement adds a finding for a shard that an administrator has cordoned or drained.
 func (f *List) placement(where string, s *recordv1.Shard) {
 	name, groups := s.GetName(), units.Count(int64(s.GetPlacedGroups()), "group", "groups")
 	switch s.GetPlacementState() {
