@@ -118,9 +118,8 @@ func scheme() *runtime.Scheme {
 	return s
 }
 
-// manager returns the options of the controller manager. Of the kinds that other projects define, its cache holds
-// only objects that carry Sheaf's labels: the operator's own objects, and the pods and claims of Jobs that measure
-// disks.
+// manager returns the options of the controller manager. Of kinds defined by other projects, the manager's cache holds
+// only objects with Sheaf's labels: the operator's own objects, and the pods and claims of Jobs that measure disks.
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
 	byObject := map[client.Object]cache.ByObject{}

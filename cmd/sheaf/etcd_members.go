@@ -216,9 +216,9 @@ A member whose disk was replaced does this by itself, unless it is started with 
 	return cmd
 }
 
-// removeMember removes a member. If the request reaches the very member that is removed, that member may answer that
-// it has stopped instead of reporting success. removeMember then asks another member, and succeeds if that member no
-// longer lists the removed one.
+// removeMember removes a member. If the request is handled by the member to be removed, the response may be that this
+// member has stopped. removeMember then asks another member, and succeeds if that one no longer lists the removed
+// member.
 func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error {
 	stopped := false
 	return whenConnected(ctx, func() error {

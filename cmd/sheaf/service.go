@@ -143,7 +143,7 @@ func serveHTTP(ctx context.Context, flag, address string, handler http.Handler, 
 	}, nil
 }
 
-// tlsFlags are the flags about the certificates of a process of a store.
+// tlsFlags holds the TLS flags of gateways and shards.
 type tlsFlags struct {
 	dir string
 	// look is the time between two checks of the folder. The flag that sets it is hidden, because only tests need a

@@ -69,7 +69,7 @@ const (
 	GroupNoLeader = "NoLeader" // the group accepts no calls
 )
 
-// TroubleOf returns the state that describes the problem of a copy of a group, or "" if the shard reports no problem.
+// TroubleOf returns the state of a group's copy if the copy has a problem, or "" if the shard reports none.
 func TroubleOf(g *recordv1.Group) string {
 	switch {
 	case g.GetLost():

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// EtcdPatience is the time limit of one read of a store's etcd.
+// EtcdPatience is the time limit for one read from a store's etcd.
 const EtcdPatience = 5 * time.Second
 
 // Errors that the methods of a Placement return, besides those of package placement.

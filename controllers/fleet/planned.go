@@ -110,8 +110,8 @@ func PoolShards(pool *v1alpha1.ShardPool) int32 {
 	return pool.Status.Shards
 }
 
-// AnnotationReplaced on a ShardPool lists the claims that were given up for spec.replace, as NUMBER=UID separated by
-// commas. It distinguishes a shard that was replaced from one that is yet to be replaced, and remains while
+// AnnotationReplaced is an annotation of a ShardPool. It lists the claims that were given up for spec.replace, as
+// NUMBER=UID separated by commas, and thus shows which shards have been replaced already. An entry remains while
 // spec.replace lists the shard.
 const AnnotationReplaced = "sheaf.dev/replaced-claims"
 

@@ -180,7 +180,7 @@ func byCreation(a, b metav1.Object) int {
 	return cmp.Or(one.Compare(other.Time), cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// jsonBytes returns the size of a part of a table as JSON. It returns 0 if the part cannot be encoded, because Encode
+// jsonBytes returns the size of part, when encoded as JSON. It returns 0 if the part cannot be encoded, because Encode
 // then reports the error.
 func jsonBytes(part any) int {
 	text, err := json.Marshal(part)

@@ -165,8 +165,8 @@ func decides(pod *corev1.Pod) bool {
 	return component == workload.ContainerGateway || component == workload.ContainerShard
 }
 
-// behind returns the processes of a store that use a table of another version, or do not report the version, in the
-// order of their pods' names. It also returns the number of processes that were asked.
+// behind returns the processes of a store that use another version of the table, or report none, sorted by the names
+// of their pods. It also returns the number of processes that were asked.
 func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []outdatedProcess,
 	processes int, err error) {
 	var pods corev1.PodList

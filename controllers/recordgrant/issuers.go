@@ -134,7 +134,7 @@ func keysIn(there *access.Table, url string) json.RawMessage {
 	return nil
 }
 
-// sourceOf returns the source of an issuer's keys.
+// sourceOf returns the keySource of an issuer.
 func (r *Reconciler) sourceOf(namespace string, spec *v1alpha1.TokenIssuer) *keySource {
 	name := spec.URL + "\x00" + spec.CABundle
 	if spec.KeysFrom != nil {

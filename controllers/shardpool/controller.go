@@ -79,7 +79,7 @@ type Reconciler struct {
 	// reports.
 	Register fleet.ShardRegister
 	Recorder events.EventRecorder
-	// Image is the image of the pods of a store whose spec names no image.
+	// Image is the default image of a store's pods, used if the store's spec names none.
 	Image string
 	// Groups receives the shards' reports about their groups, for the RecordStore controller. If it is nil, the
 	// reports are not recorded.

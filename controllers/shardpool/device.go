@@ -40,8 +40,8 @@ func deviceRate(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardP
 	return newestRate(pool.Spec.Storage.StorageClassName, pool.Status.Device, pods.Items, claims.Items), nil
 }
 
-// newestRate returns the most recent measurement of a volume of the class, which is the result of the pod that ended
-// last. It returns the known rate if no result is newer.
+// newestRate returns the most recent measurement for the class, which is the result of the pod that ended last. It
+// returns the known rate if no result is newer.
 func newestRate(class string, known *v1alpha1.DeviceRate, pods []corev1.Pod,
 	claims []corev1.PersistentVolumeClaim) *v1alpha1.DeviceRate {
 	ofClass := map[string]*corev1.PersistentVolumeClaim{}

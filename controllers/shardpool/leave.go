@@ -140,9 +140,8 @@ func drainsUnasked(pool *v1alpha1.ShardPool, found *poolstatus.Found) bool {
 	})
 }
 
-// drain reports the progress of the shards of a drained pool, and returns how many groups each of them still holds. The
-// result held is nil if the pool is not drained or if etcd cannot be asked. The store's controller updates the
-// placement.
+// drain reports the progress of draining a pool, and returns how many groups each shard still holds. The result held
+// is nil if the pool is not drained or if etcd cannot be asked. The store's controller updates the placement.
 func (l leaving) drain(ctx context.Context, shards []*observed.Shard, notes *step.Notes) (held map[string]int,
 	out step.Outcome) {
 	if l.pool.Spec.State != v1alpha1.PoolDrained || !l.places.known() {

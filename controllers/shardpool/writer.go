@@ -50,7 +50,7 @@ func (h writer) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) 
 	return nil
 }
 
-// note records the outcome of a part of a step, without stopping the following parts. It returns a temporary error
+// note records the outcome of part of a step, so that the parts after it still run. It returns a temporary error
 // instead of recording it, because such an error ends the reconcile, which is then repeated immediately.
 func note(notes *step.Notes, out step.Outcome) step.Outcome {
 	if step.Stale(out.Err()) {

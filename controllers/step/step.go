@@ -1,6 +1,6 @@
 // Package step runs the reconciles of all kinds. A reconcile is a list of steps, and each step has an outcome. The
-// package also applies objects and reverts changes by others, reports news once, sets conditions, and defines the
-// pauses until the next reconcile.
+// package also applies objects and reverts changes by others, reports actions, sets conditions, and defines the pauses
+// until the next reconcile.
 package step
 
 import (

@@ -27,7 +27,8 @@ func All[N number](n N, one, many string) string {
 	return "all " + Count(n, one, many)
 }
 
-// Tail returns the end of a text. The end of the output of a process shows why the process ended.
+// Tail returns the end of a text. It is used for a process's output, because the end of the output shows why the
+// process ended.
 func Tail(text string, bytes int) string {
 	if len(text) <= bytes {
 		return text

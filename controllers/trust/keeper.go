@@ -70,9 +70,8 @@ type leaf struct {
 	under               string            // result of underOf at the last successful check; empty if there was none
 }
 
-// underOf returns a text that identifies the authorities that issue certificates, and those that are trusted, in a
-// state. If a certificate was last checked with other authorities, it has to be checked again, and may have to be
-// renewed.
+// underOf returns a string that identifies the issuing and the trusted authorities in a state. If a certificate was
+// last checked with other authorities, it has to be checked again, and may have to be renewed.
 func underOf(status *v1alpha1.TLSStatus) string {
 	return fmt.Sprintf("%s %s %d", status.Bundle, status.ClientBundle, StateOf(status).InUse().IssueBy)
 }

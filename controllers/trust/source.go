@@ -67,8 +67,8 @@ type Found struct {
 	Troubles []*SourceError
 }
 
-// Complete reports whether everything is present and good. Only then may the authorities of the store change to those
-// of the source.
+// Complete reports whether everything is present and usable. Only then may the store change to the source's
+// authorities.
 func (f *Found) Complete() bool { return len(f.Troubles) == 0 && len(f.Bundle) > 0 }
 
 // given holds the certificates that were obtained from a source for one process or caller.

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Secure configures mutual TLS for the gateway, in the mode of its certificates. Callers must belong to the store, or
-// have a token if the store has issuers. Shards must have the expected identity, and calls need a grant. The caller
+// Secure configures mutual TLS for the gateway, in the mode that source specifies. Callers must belong to the store,
+// or have a token if the store has issuers. Shards must have the expected identity, and calls need a grant. The caller
 // must set Store, Registry, Logger and Audit before it calls Secure, and must close the returned Guard after the
 // gateway has stopped.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {

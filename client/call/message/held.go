@@ -12,9 +12,9 @@ import (
 // Allowance limits the bytes that all calls of a process hold for their responses. Allowance is safe for concurrent
 // use.
 type Allowance interface {
-	// Take takes n more bytes for a call. A negative n returns bytes. The argument have is the number of bytes that the
-	// call has already taken. If Take returns an error, the bytes are refused, and the gRPC caller receives that error.
-	// If there is only one call, Take never refuses it bytes.
+	// Take takes n more bytes for a call. A negative n returns bytes. The argument have is the number of bytes that
+	// the call has already taken. If Take returns an error, the bytes are refused, and the gRPC caller receives that
+	// error. Take never refuses bytes to the only call.
 	Take(n, have int64) error
 	// Add takes n bytes without a check, for bytes that are already held. A negative n returns bytes to the allowance.
 	Add(n int64)

@@ -22,7 +22,7 @@ const (
 const (
 	// HashGroupsMax is the maximum number of groups in Hash routing.
 	HashGroupsMax = 65536
-	// NameBytesMax is the maximum length of the name of a group, shard or store.
+	// NameBytesMax is the maximum length, in bytes, of the name of a group, shard or store.
 	NameBytesMax = 253
 	// GroupsMaxDefault limits the number of groups that first writes create. It is used if Meta.GroupsMax is 0.
 	GroupsMaxDefault = 100_000

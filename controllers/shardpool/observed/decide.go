@@ -79,7 +79,7 @@ func (o *Shard) nodeState() (v1alpha1.ShardState, string) {
 	return "", ""
 }
 
-// copiesWords describes the automatic recovery of the groups of a lost node.
+// copiesWords says how the groups on a lost node recover automatically.
 func (o *Shard) copiesWords() string {
 	if o.Copies <= 1 {
 		return ""
@@ -253,7 +253,7 @@ func (o *Shard) containerStatus() *corev1.ContainerStatus {
 	return nil
 }
 
-// ended describes how the container last ended.
+// ended returns words about the last exit of the container.
 func ended(status *corev1.ContainerStatus) string {
 	last := status.State.Terminated
 	if last == nil {

@@ -67,9 +67,9 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// ReasonOf returns the reason of an error from a Bucket. If no bucket has classified the error, ReasonOf classifies
-// it as an error of a file system or of a connection. The result is empty for nil, and for fs.ErrExist and
-// fs.ErrNotExist, which are results and not faults.
+// ReasonOf returns the Reason for an error from a Bucket. If no bucket has classified the error, ReasonOf treats it as
+// a file system or connection error. The result is empty for nil, and for fs.ErrExist and fs.ErrNotExist, which are
+// results rather than faults.
 func ReasonOf(err error) Reason {
 	known := func(errs ...error) bool {
 		for _, one := range errs {

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Decoder reads the content of one object. It checks every byte before it returns the byte. It holds one chunk in
-// memory. It is not safe for concurrent use.
+// Decoder reads the content of one object. It verifies all data before it returns it. It holds one chunk in memory. It
+// is not safe for concurrent use.
 type Decoder struct {
 	chunks *Chunks
 	src    io.Reader
@@ -79,8 +79,8 @@ func (e *Envelope) EndOfRange(end int64) int64 {
 	return min(EnvelopeBytes+chunks*(ChunkBytes+e.Cipher.checkBytes()), e.ObjectBytes())
 }
 
-// shorter converts an error that means the end of the data to one that says that the object is too short. It returns
-// other errors, such as those of a connection, unchanged.
+// shorter converts an end-of-data error to an error that says that the object is too short. It returns other errors,
+// such as those of a connection, unchanged.
 func shorter(err error, have, want int64) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%w: it ends after %d of %d bytes", ErrCorrupt, have, want)

@@ -247,7 +247,7 @@ func (v *verifier) count(e *format.Entry) {
 	}
 }
 
-// keyless verifies the checksums of all objects of an encrypted archive.
+// keyless verifies an encrypted archive without its key, by the checksums of all objects.
 func (v *verifier) keyless(ctx context.Context, b bucket.Bucket, store uuid.UUID) error {
 	v.report.Keyless = true
 	f := &folder{bucket: bucket.Under(b, store.String()), store: store}

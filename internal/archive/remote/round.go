@@ -96,8 +96,8 @@ func askAll(ctx context.Context, shards []*shard, header *archivev1.Header, requ
 func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*archivev1.FollowRequest,
 	give func(*archivev1.FollowResponse) bool) (err error) {
 	if sh.call == nil {
-		// The call must outlive the round, because the shard uses the positions of a call as the hold of its groups for as
-		// long as the call lasts.
+		// The call must outlive the round, because the positions that it has sent serve as holds on the shard's groups
+		// only as long as the call lasts.
 		lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		stream, err := sh.client.Follow(lasting)
 		if err != nil {

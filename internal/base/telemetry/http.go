@@ -118,8 +118,8 @@ func (c *connections) count() float64 {
 	return float64(c.order.Len())
 }
 
-// shut closes a connection without sending TLS's final message. Sending that message to a client that does not read
-// would block the server, which could accept no other connection meanwhile.
+// shut closes a connection without sending the TLS close alert. Sending it to a client that does not read would block,
+// and the server could not accept other connections meanwhile.
 func shut(conn net.Conn) {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()

@@ -86,7 +86,7 @@ func (c *copier) noteWritten(one *copyItem, replaced bool) {
 	}
 }
 
-// lookUp determines the presence of each record of a batch.
+// lookUp finds out, for each record of a batch, whether the store has it.
 func (c *copier) lookUp(ctx context.Context, batch []copyItem) ([]presence, error) {
 	present := make([]presence, len(batch))
 	var compare []int // indexes of records with the same metadata, but a different version

@@ -96,7 +96,7 @@ func Status(ctx context.Context, out *cli.Output, s Source, opts StatusOptions) 
 	return nil
 }
 
-// ofGroups fills in the fields that summarize the groups. FirstPoint is the latest of the first points of all groups
+// ofGroups computes the fields that summarize the groups. FirstPoint is the latest of the first points of all groups
 // that still exist, because all of these groups can be read from then on.
 func (s *StatusJSON) ofGroups(ctx context.Context, groups []*reader.Group) {
 	var first time.Time

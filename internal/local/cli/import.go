@@ -110,8 +110,8 @@ type importer struct {
 type job struct {
 	item Item
 	key  client.Key
-	// The field there is the existing record of an older state of the file, which was found in the store because Update
-	// is set. The put must replace exactly this version of the record. The field is nil if no such record was found.
+	// The field there is the file's existing record, if Update is set and the store has one for an older state of the
+	// file. The put must replace exactly this version of the record. Otherwise the field is nil.
 	there *client.Record
 	// The field same means that the record and the file can differ only in their bytes, so the bytes have to be
 	// compared.

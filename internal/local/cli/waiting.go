@@ -87,8 +87,8 @@ func (w *waits) why(ctx context.Context, request any) string {
 	return note + " (Ctrl-C ends it)"
 }
 
-// probe reads the metadata of the record of a request, and returns the error of the read. If the request names no
-// record, it returns nil.
+// probe reads the metadata of the record that a request names, and returns the error of the read. If the request names
+// no record, it returns nil.
 func (w *waits) probe(ctx context.Context, request any) error {
 	keyed, ok := request.(interface{ GetKey() *recordv1.RecordKey })
 	if !ok || keyed.GetKey() == nil {

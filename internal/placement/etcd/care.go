@@ -191,9 +191,9 @@ func (m *Member) pruneSnapshots() error {
 	return nil
 }
 
-// defragment returns unused space in the database to the file system. While it runs, the member does not respond, so
-// each member has its own time slot. If the cluster has no quorum, the member skips this slot and waits for the next
-// one.
+// defragment returns unused space in the database to the file system. The member does not respond while defragment
+// runs, so each member has its own time slot. If the cluster has no quorum, the member skips this slot and waits for
+// the next one.
 func (m *Member) defragment(ctx context.Context) {
 	every := m.cfg.DefragEvery
 	if every == 0 || !m.joined(ctx) {

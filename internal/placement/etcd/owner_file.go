@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// ownerFileName is the name of a file that lies next to etcd's own folder and names the member that owns that folder.
-// It is needed because etcd no longer checks the cluster token once it has data.
+// ownerFileName is the name of a file next to etcd's own folder. The file names the member that owns that folder. It
+// is needed because etcd no longer checks the cluster token once it has data.
 const (
 	ownerFileName    = "sheaf-etcd.json"
 	ownerFileVersion = 1

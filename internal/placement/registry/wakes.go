@@ -34,8 +34,7 @@ func concerned(g placement.Group, t placement.Target) []string {
 
 func (k keys) wakeKey(shard, group string) string { return k.prefix + wakesKey + shard + "/" + group }
 
-// wakeOps returns the operations that notify the shards that a group concerns now, and those that it concerned
-// before.
+// wakeOps returns the operations that notify the shards in now, and the shards in before, of a change to a group.
 func (k keys) wakeOps(group string, before, now []string) []clientv3.Op {
 	ops := make([]clientv3.Op, 0, len(before)+len(now))
 	for _, shard := range now {

@@ -171,7 +171,7 @@ func bad(field, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrTable, field, fmt.Sprintf(format, args...))
 }
 
-// text checks a required string.
+// text validates a required string.
 func text(field, value string, bytesMax int) error {
 	switch {
 	case value == "":

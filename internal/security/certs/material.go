@@ -312,9 +312,9 @@ func BundleHash(certs []*x509.Certificate) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// verify checks whether a chain is trusted for the given usage. If the identity in the leaf is that of a process of
-// the store, the chain must lead to an authority of the store's processes. Otherwise it must lead to an authority of
-// callers. The result by is the name of the file with these authorities.
+// verify checks whether a chain is trusted for the given usage. If the leaf identifies a process of the store, the
+// chain must lead to an authority of the store's processes. Otherwise it must lead to an authority of callers. The
+// result by is the name of the file with these authorities.
 func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (by string, err error) {
 	id, err := identity.OfCertificate(chain[0])
 	if err != nil {

@@ -20,7 +20,8 @@ type conn struct {
 	from   *address
 	exempt bool
 	calls  *Calls
-	// stranger is the connection's element in Guard.unknown, or nil. The Guard's mutex guards it.
+	// stranger is the connection's list element in Guard.unknown, or nil if it is not in that list. Guarded by the
+	// Guard's mutex.
 	stranger *list.Element
 
 	messages messages

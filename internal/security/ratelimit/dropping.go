@@ -44,7 +44,7 @@ func newDropping(logger *slog.Logger) dropping {
 	return dropping{lasts: dropTime, attach: attach, logger: logger, now: map[netip.Prefix]struct{}{}}
 }
 
-// listens changes config so that d learns the sockets of all listeners that are created with it.
+// listens changes config so that the sockets of all listeners created with it are registered with d.
 func (d *dropping) listens(config *net.ListenConfig) {
 	config.SetMultipathTCP(false) // MPTCP sockets do not accept a filter
 	config.Control = func(_, _ string, socket syscall.RawConn) error {

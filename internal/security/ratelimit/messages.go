@@ -21,8 +21,7 @@ const (
 	frameBytes     = 64
 	pooledBytesMin = 1 << 10
 	pooledBitsMin  = 12 // 4 KiB
-	// prefixBytes is the length of the prefix of each message, which consists of a flag for compression and the length
-	// of the message.
+	// prefixBytes is the length of the prefix of each message: a compression flag and the message's length.
 	prefixBytes = 5
 	// endedMax limits how many streams are still remembered after their end, because more data may arrive for them.
 	endedMax = 1024

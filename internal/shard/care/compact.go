@@ -86,7 +86,7 @@ type Compactor struct {
 }
 
 const (
-	// appliedAfter is how long the Compactor waits between the sealing of a segment and the check of its group. By then,
+	// appliedAfter is how long after the sealing of a segment the Compactor waits before it checks the group. By then,
 	// the last entries of the segment have been applied.
 	appliedAfter = 100 * time.Millisecond
 	// garbagePart is a divisor: when free space is low, a group is compacted only if at least its size divided by

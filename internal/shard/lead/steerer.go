@@ -183,7 +183,7 @@ func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool 
 }
 
 // namesAll reports whether a list contains every member of a membership. An incomplete list must not be written for
-// that membership, because a replica that it omits would conclude that it has left the group.
+// that membership, because an omitted replica would conclude that it has left the group.
 func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(),
 		conf.GetLearnersNext()) {
@@ -401,9 +401,9 @@ func (q *Steerer) HandOver(ctx context.Context) {
 	}
 }
 
-// handOverAll makes one attempt to transfer the leadership of each group. It returns three numbers: took counts the
-// groups that this shard no longer leads, kept counts those that it still leads, and open counts those among kept that
-// another shard could lead.
+// handOverAll makes one attempt to transfer the leadership of each group. It returns the number of groups that this
+// shard no longer leads (took), that it still leads (kept), and that it still leads although another shard could
+// (open).
 func (q *Steerer) handOverAll(ctx context.Context, r *replicas.Routes) (took, open, kept int) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(r.ByUUID), 4*steerAtOnce, func(g *replicas.Replica) {

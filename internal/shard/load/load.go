@@ -206,8 +206,9 @@ var loadAgain = backoff.Doubling{First: 200 * time.Millisecond, Most: 5 * time.S
 // Load loads one group after the first load, and serves it. See loadOne.
 func (l *Loader) Load(ctx context.Context, g *replicas.Replica) { l.loadOne(ctx, g, nil) }
 
-// loadOne loads a group and serves it. It stores the result in the group's state. Options.Durable of the group's log
-// is set to durable. A load that lacks descriptors, memory or free space is retried until ctx is done.
+// loadOne loads a group and serves it. It stores the result in the group's state. The argument durable becomes
+// Options.Durable of the group's log. A load that lacks descriptors, memory or free space is retried until ctx is
+// done.
 func (l *Loader) loadOne(ctx context.Context, g *replicas.Replica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
 	for tries := (&backoff.Tries{Doubling: loadAgain}); format.Passes(format.MarkShortage(err)); {
@@ -233,8 +234,8 @@ func (l *Loader) loadOne(ctx context.Context, g *replicas.Replica, durable func(
 	}
 }
 
-// open loads the group's log and starts its node. If it returns nil, the group is served. Options.Durable of the
-// group's log is set to durable.
+// open loads the group's log and starts its node. If it returns nil, the group is served. The argument durable becomes
+// Options.Durable of the group's log.
 func (l *Loader) open(
 	ctx context.Context, g *replicas.Replica, durable func() error,
 ) (report group.Report, err error) {
