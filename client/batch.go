@@ -56,7 +56,7 @@ func (p *pendingItem) failed(err error) {
 	p.err, p.verdict = err, routing.Judge(status.Convert(err), p.sent)
 }
 
-// end returns the final error of an item that is not attempted again.
+// end returns the final error for an item that will not be attempted again.
 func (p *pendingItem) end(ctx context.Context) error {
 	return p.attempts.end(ctx, p.err, p.verdict, p.sent)
 }

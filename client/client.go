@@ -165,8 +165,8 @@ func askRouting(ctx context.Context, to target, options ...grpc.CallOption) (*re
 	return recordv1.ReceiveRouting(stream)
 }
 
-// unanswered returns the error of Dial if no gateway responded in time. If a gateway responded with an error, that
-// error is returned unchanged.
+// unanswered returns the error that Dial reports if no gateway responded in time. If a gateway responded with an
+// error, that error is returned unchanged.
 func unanswered(ctx context.Context, addresses []string, err error) error {
 	var e *Error
 	if !errors.As(err, &e) {

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/client/call/routing"
 )
 
-// These variables are for errors.Is. Every error of a call is an *Error.
+// These variables are for use with errors.Is. Every error that a call returns is an *Error.
 var (
 	// ErrNotFound means that the record, version or group does not exist. Error.Reason says which.
 	ErrNotFound = errors.New("not found")

@@ -179,7 +179,7 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 // stopTime is how long a stopping server waits for calls in progress.
 const stopTime = 5 * time.Second
 
-// addServers adds the HTTP servers of metrics and of health to the manager, and opens their ports. The servers of
+// addServers adds HTTP servers for metrics and health checks to the manager, and opens their ports. The servers of
 // controller-runtime limit neither the number of connections nor the time in which a request has to arrive.
 func (o *options) addServers(ctx context.Context, mgr ctrl.Manager) error {
 	numbers, health := http.NewServeMux(), http.NewServeMux()

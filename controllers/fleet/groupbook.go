@@ -265,7 +265,7 @@ func (r bookedReport) compare(other bookedReport) int {
 		cmp.Compare(r.GetAppliedIndex(), other.GetAppliedIndex()), compareTruth(r.GetLeader(), other.GetLeader()))
 }
 
-// compareTruth orders false before true.
+// compareTruth compares two booleans. It orders false before true.
 func compareTruth(a, b bool) int {
 	switch {
 	case a == b:

@@ -102,7 +102,7 @@ func CompleteCounts(groups *v1alpha1.GroupCounts) {
 	groups.Degraded = groups.Total - groups.Serving - groups.DataLost - groups.Loading
 }
 
-// FirstTroubles returns the first groups of a list with the worst groups first. It returns each group once.
+// FirstTroubles sorts a list of unhealthy groups, the worst first, removes duplicates, and returns the first entries.
 func FirstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
 	rank := []string{GroupLost, string(v1alpha1.ShardDiskLost), groupFailed, GroupDamaged}
 	worst := func(state string) int {

@@ -61,7 +61,7 @@ const (
 	WaitingRestart         // the container keeps exiting, or it cannot be created
 )
 
-// WaitingFor classifies the reason of a waiting container.
+// WaitingFor classifies the reason why a container is waiting.
 func WaitingFor(reason string) Waiting {
 	switch reason {
 	case ReasonImagePullBackOff, "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
@@ -74,8 +74,9 @@ func WaitingFor(reason string) Waiting {
 }
 
 const (
-	// ReasonImagePullBackOff is the reason of a container whose image the kubelet will try to pull again later.
+	// ReasonImagePullBackOff is the waiting reason of a container whose image the kubelet will try to pull again
+	// later.
 	ReasonImagePullBackOff = "ImagePullBackOff"
-	// ReasonOOMKilled is the reason of a container that the kernel killed because it ran out of memory.
+	// ReasonOOMKilled is the termination reason of a container that the kernel killed because it ran out of memory.
 	ReasonOOMKilled = "OOMKilled"
 )

@@ -108,8 +108,8 @@ func (a *Authorities) issuing(told InUse) Which {
 // Issuer returns the source of the authorities that issue certificates in the given state.
 func (a *Authorities) Issuer(told InUse) v1alpha1.TLSSource { return a.Source(a.issuing(told)) }
 
-// Differs reports whether the authorities of a source differ from the current or the next ones, whichever which
-// selects. The argument found is nil if the source is the operator.
+// Differs compares the authorities of a source, found, with the current or the next ones, and reports whether they
+// differ. The argument found is nil if the source is the operator.
 func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	if a.unrecorded {
 		return true, nil

@@ -33,7 +33,7 @@ const lookAgainAtSource = 2 * time.Minute
 // readsAtOnce is the maximum number of concurrent reads of Secrets for one store.
 const readsAtOnce = 16
 
-// These are the reasons of a SourceError.
+// These are the values of SourceError.Reason.
 const (
 	ReasonCertManagerMissing   = "CertManagerMissing"     // the cluster does not have the kind Certificate
 	ReasonCertManagerForbidden = "CertManagerForbidden"   // the operator has no permission for Certificates

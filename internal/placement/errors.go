@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// These are the errors of a store and its placement in etcd.
+// These errors concern a store and its placement in etcd.
 var (
 	// ErrNoMeta means that the store has not been created yet.
 	ErrNoMeta = errors.New("etcd holds no such store")
@@ -35,7 +35,7 @@ var (
 	ErrStoreExists = errors.New("etcd already holds a store here")
 )
 
-// These are the errors for a store that is known to exist.
+// These errors concern a store that is known to exist.
 var (
 	// ErrPlacementLost means that etcd holds nothing about a store that exists. The placement must be rebuilt from the
 	// shards, not created again.

@@ -50,5 +50,5 @@ const (
 	SlowReader    = "SLOW_READER"
 )
 
-// OutcomeUnknown is the reason of a write that may or may not have been applied.
+// OutcomeUnknown is the reason for the failure of a write that may or may not have been applied.
 const OutcomeUnknown = "OUTCOME_UNKNOWN"

@@ -15,9 +15,9 @@ import (
 
 // Credentials returns client credentials. It calls the function read to get the configuration. The credentials call
 // read again before each handshake. Credentials returns an error if the first read fails. If read fails later, for
-// example while files are being replaced, the last configuration remains in use. If told is not nil, it receives each
-// new error of read, and the error of a failed handshake includes that error. Both functions must be safe for
-// concurrent use.
+// example while files are being replaced, the last configuration remains in use. If told is not nil, it is called with
+// each new error that read returns, and the error of a failed handshake includes that error. Both functions must be
+// safe for concurrent use.
 func Credentials(read func() (*tls.Config, error), told func(error)) (credentials.TransportCredentials, error) {
 	now, err := read()
 	if err != nil {

@@ -54,7 +54,7 @@ type Update struct {
 	Message string
 }
 
-// ReasonPaused is the reason of an update that stops until spec.update.mode lets it continue.
+// ReasonPaused is the reason for an update that has stopped until spec.update.mode lets it continue.
 const ReasonPaused = "Paused"
 
 // Of returns the status of a pool whose reconcile ended with out. If the reconcile did not reach the shards, their part

@@ -66,8 +66,8 @@ func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
 	return step.Complete()
 }
 
-// waitReason returns the state of a shard. If the shard waits for etcd, it returns the reason of the problem that the
-// store reports about its etcd or the placement.
+// waitReason returns the state of a shard. If the shard waits for etcd, it returns instead the reason of the condition
+// in which the store reports the problem.
 func waitReason(shards []*observed.Shard, s v1alpha1.ShardStatus) string {
 	for _, o := range shards {
 		if o.Number == s.Number && o.AwaitsEtcd() {

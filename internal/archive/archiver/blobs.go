@@ -58,7 +58,7 @@ func (o *objects) blob(ctx context.Context, group uuid.UUID, ref format.BlobRef,
 	return err
 }
 
-// fromSource wraps a reader, and marks its errors as errors of the store.
+// fromSource wraps a reader, and marks the reader's errors as errors from the store.
 type fromSource struct{ src io.Reader }
 
 // Read implements io.Reader.

@@ -51,7 +51,7 @@ func (a *Archiver) round(ctx context.Context) error {
 	return nil
 }
 
-// skip records an error of the source, and ignores the group for the rest of the round.
+// skip records an error from the source, and ignores the group for the rest of the round.
 func (a *Archiver) skip(id uuid.UUID, err error) {
 	a.board.failed(ReasonSource, err)
 	a.opts.Log.Warn("the store's news are incomplete", "group", id, "error", err)

@@ -12,7 +12,7 @@ import (
 // ErrLength means that the content passed to Create does not have the given size. The object was not created.
 var ErrLength = errors.New("the content has another length than was said")
 
-// Reason classifies the error of a bucket in one word, for metrics and conditions.
+// Reason classifies an error from a bucket in one word, for metrics and conditions.
 type Reason string
 
 // These are the reasons for errors.

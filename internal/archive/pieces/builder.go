@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// indexSpan is the smallest difference of two indexes that cannot be in the same segment (docs/format.md).
+// indexSpan limits the range of indexes in a segment: the difference between any two must be smaller (docs/format.md).
 const indexSpan = 1 << 32
 
 // ErrSpan means that an entry does not fit into a segment, because its index exceeds the segment's first index by

@@ -71,7 +71,7 @@ type merger struct {
 	at          uint64 // index of the entry that was returned last
 }
 
-// frameWalk is a walk over one source. Its head is the next entry that has not been returned.
+// frameWalk iterates over the entries of one source. Its head is the next entry that has not been returned.
 type frameWalk struct {
 	head Framed
 	pull func() (Framed, error, bool)

@@ -167,7 +167,7 @@ func (s *Source) candidates(ctx context.Context, group uuid.UUID) ([]*shard, err
 	return all, nil
 }
 
-// requests returns the messages with which a round begins.
+// requests returns the messages that start a round.
 func (s *Source) requests(positions map[uuid.UUID]uint64) (all []*archivev1.FollowRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,7 +54,7 @@ func (l *look) store() {
 	}
 }
 
-// These are reasons of the condition Redundant.
+// These are reasons for the condition Redundant.
 const (
 	reasonTooFewDomains = "TooFewDomains"
 	reasonDomainUnknown = "DomainUnknown"

@@ -30,7 +30,7 @@ func (p copyPlan) wants(id int64) bool {
 	return ok
 }
 
-// copyIDs are ids of one group.
+// copyIDs holds ids of records in one group.
 type copyIDs struct {
 	group string // name or UUID
 	ids   []int64

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// These are the kinds of failures of records whose paths cannot exist together in one tree.
+// These are the kinds of failures for records whose paths cannot coexist in one tree.
 const (
 	failOutside = "path leads outside"
 	failTwice   = "path exported twice"

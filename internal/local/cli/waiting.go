@@ -87,8 +87,8 @@ func (w *waits) why(ctx context.Context, request any) string {
 	return note + " (Ctrl-C ends it)"
 }
 
-// probe reads the metadata of the record that a request names, and returns the error of the read. If the request names
-// no record, it returns nil.
+// probe reads the metadata of the record that a request names, and returns the error from that read. If the request
+// names no record, it returns nil.
 func (w *waits) probe(ctx context.Context, request any) error {
 	keyed, ok := request.(interface{ GetKey() *recordv1.RecordKey })
 	if !ok || keyed.GetKey() == nil {
@@ -97,7 +97,7 @@ func (w *waits) probe(ctx context.Context, request any) error {
 	return w.conn.whyOf(ctx, client.Key{ID: keyed.GetKey().GetId(), Group: keyed.GetKey().GetGroup()})
 }
 
-// whyOf reads a record with a short deadline, and returns the error of the read, which explains why calls to the
+// whyOf reads a record with a short deadline, and returns the error from that read, which explains why calls to the
 // record's group are waiting. It returns nil if the record can be read.
 func (c *Conn) whyOf(ctx context.Context, key client.Key) error {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, probing{}, true), probeTime)

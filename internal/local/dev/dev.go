@@ -53,7 +53,7 @@ type Dev struct {
 // etcdPatience is the time limit of a start's requests to etcd, which runs in the same process.
 const etcdPatience = time.Minute
 
-// Start starts a store on a folder and returns when its gateway listens. Groups may then still be loading (see
+// Start starts the store in a folder, and returns when its gateway listens. Groups may then still be loading (see
 // WaitReady). HTTP answers from the beginning, so that /status shows why a start waits; Config.Progress gets the same
 // information. The context limits only the start. The folder is locked until Stop or Kill. Errors name the remedy.
 func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {

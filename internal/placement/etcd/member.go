@@ -357,7 +357,7 @@ func (m *Member) Endpoint() string {
 	return ""
 }
 
-// errRemoved is the error of a member that was removed from the cluster by the others. It exists because etcd stops
+// errRemoved is reported by a member that was removed from the cluster by the others. It exists because etcd stops
 // without an error in that case.
 var errRemoved = errors.New(
 	"it has stopped: the others have removed this member. Started again, it joins them as a new one")

@@ -17,7 +17,7 @@ import (
 //     write.
 //   - All groups and targets that it follows, and the revision at which each was written.
 //
-// An etcd was rolled back if its revision is lower, or if one of these keys is missing or was written earlier than the
+// etcd was rolled back if its revision is lower, or if one of these keys is missing or was written earlier than the
 // remembered write. The first condition detects most older states. The other conditions detect a rollback after which
 // etcd received so many writes before the next check that its revision is higher again. The finding persists until
 // etcd was rebuilt or reconciled, which raises Meta.EpochBase. If it did not persist, the older etcd would soon pass

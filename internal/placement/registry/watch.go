@@ -63,7 +63,7 @@ func (m *memory) withDomains(view placement.View) placement.View {
 	return view
 }
 
-// noMeta returns an ErrNoMeta whose message includes the missing key.
+// noMeta returns an error that wraps ErrNoMeta and names the missing key.
 func (k keys) noMeta() error {
 	return fmt.Errorf("%w: no key %s", placement.ErrNoMeta, k.prefix+metaKey)
 }

@@ -44,7 +44,7 @@ const (
 	macBytes     = 16
 )
 
-// These are the errors of Open.
+// These are the errors that Open returns.
 var (
 	// ErrForged means that a value was modified, or was issued to a different caller.
 	ErrForged = errors.New("not a value that this store gave to this caller")

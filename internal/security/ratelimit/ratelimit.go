@@ -54,15 +54,15 @@ const (
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
 
-// errIllegal is the error of a connection that is closed because its client has begun a call with an invalid stream
+// errIllegal is the error for a connection that is closed because its client has begun a call with an invalid stream
 // number.
 var errIllegal = errors.New("the client began a call with a stream that no client may begin")
 
-// errExcess is the error of a connection that is closed because it would have to wait too long.
+// errExcess is the error for a connection that is closed because it would have to wait too long.
 var errExcess = errors.New(
 	"flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
 
-// errHeld is the error of a connection that is closed because the server holds too much memory for it.
+// errHeld is the error for a connection that is closed because the server holds too much memory for it.
 var errHeld = errors.New("flood: the client leaves too many bytes of messages without their end")
 
 // Config configures a Guard. The zero value is valid.

@@ -24,7 +24,7 @@ const (
 	Ended     State = "ended"     // the archiver has stopped for good; Trouble has the reason
 )
 
-// These are the reasons of a Trouble. Package bucket defines further reasons.
+// These are values of Trouble.Reason. Package bucket defines further ones.
 const (
 	ReasonStoreSilent   = "StoreSilent"   // a gateway or a shard of the store does not answer
 	ReasonTakenOver     = "TakenOver"     // another archiver writes the archive
