@@ -61,8 +61,8 @@ type PlanScanOptions struct {
 }
 
 // PlanScan takes a snapshot of each group and divides it into splits. Together the splits hold the newest version of
-// every record exactly once. Batch systems use PlanScan to distribute the work. Scan with Parallel plans and scans in
-// one process.
+// every record exactly once. Batch systems use PlanScan to distribute the work. To plan and scan in a single process,
+// use Scan with Parallel.
 func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Split, error) {
 	o := orZero(options)
 	plan, err := unary(ctx, c, call{op: "plan a scan"}, recordv1.NewRecordServiceClient,

@@ -84,7 +84,7 @@ func (a *app) groupsDeleteCommand(patience *time.Duration) *cobra.Command {
 }
 
 // ofGateway connects to a gateway of the store that args names, and calls do with the connection. The argument
-// patience limits the time for all of this; 0 means no limit.
+// patience limits the total time; 0 means no limit.
 func (a *app) ofGateway(ctx context.Context, args []string, patience time.Duration, what string,
 	do func(context.Context, *v1alpha1.RecordStore, recordv1.AdminServiceClient) error) error {
 	if patience < 0 {

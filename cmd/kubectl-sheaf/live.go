@@ -36,8 +36,7 @@ type live struct {
 // each group.
 const answerBytesMax = 256 << 20
 
-// askGateway gets the report of a gateway over a forwarded port. The argument patience is the time limit; 0 means no
-// limit.
+// askGateway gets a gateway's report over a forwarded port. The argument patience is the time limit; 0 means no limit.
 func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patience time.Duration) live {
 	var l live
 	ctx, cancel := cli.Within(ctx, patience)

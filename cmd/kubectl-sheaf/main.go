@@ -1,5 +1,5 @@
-// Command kubectl-sheaf is a plugin of kubectl. `kubectl sheaf` shows a store of Sheaf on one screen, and helps to find
-// and solve its problems.
+// Command kubectl-sheaf is a kubectl plugin. `kubectl sheaf` shows a Sheaf store on one screen, and helps to find and
+// solve its problems.
 package main
 
 import (
@@ -38,7 +38,7 @@ func (f failure) Unwrap() error { return f.error }
 
 func failf(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
 
-// exitCode returns different codes for a failure and for a wrong command line.
+// exitCode returns the exit code for err, which tells a failure from a wrong command line.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[failure](err); ok {
 		return exitFailed

@@ -13,8 +13,7 @@ const redacted = "[left out]"
 // secretWords matches names of fields, annotations and variables that may hold a secret.
 var secretWords = regexp.MustCompile(`(?i)passw|secret|token|credential|private|api-?_?key|authorization`)
 
-// secretTexts match secrets inside longer strings, such as logs. The part of a match that is in the first group
-// remains.
+// secretTexts match secrets inside longer strings, such as logs. The text in the first group of a match is kept.
 var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)(://[^/@\s:"']+:)[^/@\s"']+(?:@)`),
 	regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`),

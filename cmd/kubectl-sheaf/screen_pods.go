@@ -77,7 +77,7 @@ func (c *screen) gateways() {
 	c.table(c.podTable("GATEWAY", pods))
 }
 
-// disks writes the claims and the disks below them.
+// disks writes the section about the claims and their disks.
 func (c *screen) disks() {
 	free, total := 0, 0
 	names := make([]string, len(c.DiskSets))

@@ -61,7 +61,7 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// exitCode returns different codes for a failure and for a wrong command line.
+// exitCode returns the exit code for err, which tells a failure from a wrong command line.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[failure](err); ok {
 		return exitFailed

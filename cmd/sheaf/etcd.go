@@ -211,7 +211,7 @@ func runEtcd(ctx context.Context, out *cli.Output, f etcdFlags) error {
 // readyTimeout limits how long /readyz waits for an answer from etcd.
 const readyTimeout = 2 * time.Second
 
-// handler returns the handler of the member's HTTP port. It also works before the member runs.
+// handler returns the handler for the member's HTTP port. It works even before the member runs.
 func (h *memberHolder) handler() http.Handler {
 	mux := http.NewServeMux()
 	// etcd registers its metrics in the default registry.

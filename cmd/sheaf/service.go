@@ -183,8 +183,8 @@ func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry pr
 	return source, nil
 }
 
-// envTLSDir is the environment variable with the folder for --tls-dir. It is for commands that are typed in a pod of
-// the store.
+// envTLSDir is the environment variable that sets the default of --tls-dir. It is for commands that are run by hand in
+// a pod of the store.
 const envTLSDir = "SHEAF_TLS_DIR"
 
 // ownTLS holds the flags that name the certificates of the process for which a command acts.

@@ -50,7 +50,7 @@ unary calls, of all shards together. A server that does not answer is reported a
 	return cmd
 }
 
-// runTop draws the screen again and again until ctx ends.
+// runTop redraws the screen at intervals until ctx ends.
 func runTop(ctx context.Context, out *cli.Output, conn *cli.Conn, file *os.File, every time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

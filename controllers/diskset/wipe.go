@@ -246,7 +246,7 @@ func (d *diskDecision) misdirected(raw *corev1.PersistentVolume, claim string) s
 		"disk: delete that volume to have the disk as it is", raw.Name)
 }
 
-// tidy deletes the objects that were created to inspect or wipe a disk. It deletes the volume last.
+// tidy cleans up the objects that were created to inspect or wipe a disk. It deletes the volume last.
 func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedJob) {
 	if seen.job != nil && seen.job.DeletionTimestamp == nil {
 		d.out.actions = append(d.out.actions, diskAction{unmake: seen.job})

@@ -140,7 +140,7 @@ func (b *GroupBook) ElectionPending(store types.NamespacedName) bool {
 	return false
 }
 
-// asked returns the time of the oldest report. Every pool was queried at that time or later.
+// asked returns the time since which every pool has been queried, which is the time of the oldest report.
 func (s *storeBook) asked() (oldest time.Time) {
 	for _, page := range s.pools {
 		if oldest.IsZero() || page.at.Before(oldest) {

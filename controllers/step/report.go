@@ -44,8 +44,8 @@ func Report(ctx context.Context, recorder events.EventRecorder, about client.Obj
 	recorder.Eventf(about, related, kind, n.Reason, n.Action, "%s", Tail(n.Message, 1000))
 }
 
-// LogNews writes news only to the log, because it occurs too often for events. The log adds the name of the reconciled
-// object.
+// LogNews writes news only to the log. It is for news that is too frequent for events. The log adds the name of the
+// reconciled object.
 func LogNews(ctx context.Context, n News) {
 	values := []any{"reason", n.Reason, "action", n.Action}
 	if n.Object != nil {

@@ -66,7 +66,7 @@ func Fail(reason, message string) Outcome {
 	return Outcome{kind: fail, reason: reason, words: message, after: PauseLong}
 }
 
-// Rest ends this reconcile. It is for an object that matches its spec, but whose spec asks for no service.
+// Rest ends this reconcile. It is for an object that matches its spec, where the spec asks for no service.
 func Rest(reason, message string) Outcome {
 	return Outcome{kind: resting, reason: reason, words: message}
 }

@@ -51,7 +51,7 @@ type loads struct {
 	changed bool
 }
 
-// sum returns the next message, or nil if nothing has changed.
+// sum returns the sum of all shards' progress as the next message, or nil if nothing has changed.
 func (l *loads) sum(ended bool) *recordv1.WatchLoadResponse {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -40,7 +40,7 @@ type shard struct {
 	pulse      *liveness.Pulse
 }
 
-// conn returns one connection; successive calls take the connections in turn.
+// conn returns one of the connections, in round-robin order.
 func (s *shard) conn() *grpc.ClientConn {
 	return s.conns[s.next.Add(1)%uint32(len(s.conns))]
 }

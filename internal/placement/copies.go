@@ -68,7 +68,7 @@ func (v View) IsMoving(group string) bool {
 }
 
 // SharedDomains returns the failure domains in which a group has, or may have, two copies until the group reaches its
-// target. No order of the move's steps can avoid this. See the function SharedDomains.
+// target. No order of the move's steps avoids this. See the function SharedDomains.
 func (v View) SharedDomains(group string) []string {
 	voters := v.Groups[group].Voters()
 	from := make([]string, 0, len(voters))

@@ -55,7 +55,7 @@ type Bound struct {
 	Most   int64
 }
 
-// LimitError is the error if a bound does not allow one more group. It names that bound, and wraps ErrGroupLimit.
+// LimitError means that a bound does not allow one more group. It names that bound, and wraps ErrGroupLimit.
 type LimitError struct {
 	Bound
 	Groups int64 // current number of groups within the bound

@@ -11,9 +11,9 @@ import (
 // another gateway.
 const hedgeAfter = 500 * time.Millisecond
 
-// Dial connects to HOST:PORT. If an attempt to connect takes long, Dial starts further attempts in parallel, and uses
-// the first one that succeeds. If an attempt is refused and no other attempt is in progress, Dial fails. A connection
-// to a machine that fails later breaks after about 2 s, if the kernel supports this (Linux).
+// Dial connects to HOST:PORT. If an attempt takes too long, Dial starts further attempts in parallel, and uses the
+// first one that succeeds. If an attempt is refused and no other attempt is in progress, Dial fails. A connection to a
+// machine that fails later breaks after about 2 s, if the kernel supports this (Linux).
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	more := time.NewTicker(hedgeAfter)
 	defer more.Stop()

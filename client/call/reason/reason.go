@@ -17,7 +17,7 @@ const (
 	Overloaded       = "OVERLOADED"
 )
 
-// EtcdUnavailable is the reason if a call needs etcd, and etcd did not respond or refused the request. No record was
+// EtcdUnavailable means that a call needs etcd, and that etcd did not respond or refused the request. No record was
 // written. The change that an administrative call requested may have been applied if "outcome" in the metadata is
 // "unknown".
 const EtcdUnavailable = "ETCD_UNAVAILABLE"

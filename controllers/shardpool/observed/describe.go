@@ -10,7 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// describe fills in all fields except the state. While the shard does not answer, its last report remains.
+// describe fills in all fields except the state. While the shard does not answer, the values from its last report
+// remain.
 func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.Node = o.NodeName

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// ProbePrefix is the prefix of the names of Probe's objects. They are in none of the folders of stores.
+// ProbePrefix is the prefix of the names of Probe's objects, which are outside the folders of stores.
 const ProbePrefix = "probe/"
 
 const (

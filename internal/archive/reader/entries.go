@@ -18,11 +18,11 @@ type Framed struct {
 	Frame []byte
 }
 
-// Entries yields the archived entries with indexes from first to last in the order of their indexes, each entry once.
-// If objects overlap, one may have a put or delete of which another has only the request. In that case Entries yields
-// the put or delete. An element is valid until the next one is requested. Entries holds one chunk and one frame in
-// memory for each object that contains the current index. Unlike the other methods of Group, it may be called
-// concurrently, and its results may be used concurrently. It ends after an error.
+// Entries yields the archived entries from index first to index last, in order, each entry once. If objects overlap,
+// one of them may have a put or delete where another has only the request. In that case Entries yields the put or
+// delete. An element is valid until the next one is requested. Entries holds one chunk and one frame in memory for
+// each object that contains the current index. Unlike the other methods of Group, it may be called concurrently, and
+// its results may be used concurrently. It ends after an error.
 func (g *Group) Entries(ctx context.Context, first, last uint64) iter.Seq2[Framed, error] {
 	return func(yield func(Framed, error) bool) {
 		m := merger{ctx: ctx, folder: g.archive.folder, first: first, last: last}

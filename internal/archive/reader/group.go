@@ -40,7 +40,7 @@ type Group struct {
 	reads     []piece      // times at which entries were read from the store, in log order
 }
 
-// piece holds what a piece of a log object says about its group, apart from its entries.
+// piece holds the information about a group in a piece of a log object, apart from the entries.
 type piece struct {
 	after  uint64
 	readAt int64

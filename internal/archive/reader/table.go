@@ -28,7 +28,7 @@ type table struct {
 	free   [][]row // empty blocks
 }
 
-// add adds a version of a record, given the version's index.
+// add records that a record has a version with the given index.
 func (t *table) add(id int64, index uint64) {
 	t.recent = append(t.recent, row{id: id, index: index})
 	if len(t.recent) >= max(blockRows, t.rows/4) {

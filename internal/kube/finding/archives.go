@@ -31,7 +31,8 @@ func (l *look) archives() {
 	}
 }
 
-// ArchiveSentence says up to when a store is archived, for example "archived 4 s ago", or why this is not known.
+// ArchiveSentence says how current the archive of a store is, for example "archived 4 s ago", or why this is not
+// known.
 func (o *Objects) ArchiveSentence(a *v1alpha1.RecordArchive) string {
 	if at := a.Status.ArchivedThrough; at != nil {
 		return fmt.Sprintf("archived %s", archiving.Ago(o.Now.Sub(at.Time)))

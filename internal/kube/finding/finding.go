@@ -141,7 +141,7 @@ func (l *look) add(s finding.Severity, kind, name, command, format string, args 
 		Do: command})
 }
 
-// kubectl returns a command in the store's namespace.
+// kubectl returns a kubectl command that runs in the store's namespace.
 func (l *look) kubectl(format string, args ...any) string {
 	return fmt.Sprintf("kubectl -n %s ", l.Store.Namespace) + fmt.Sprintf(format, args...)
 }

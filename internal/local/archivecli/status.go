@@ -59,7 +59,7 @@ type StatusObject struct {
 // otherKind is the kind of objects that do not belong to an archive.
 const otherKind = "other"
 
-// Status prints up to when a store is archived, what its archive contains, and what is missing in it. It lists all
+// Status prints how current the archive of a store is, what it contains, and what is missing in it. It lists all
 // objects, and reads the catalogues and the headers of log objects. It returns an error if the archive is more than
 // LagMax behind, or if objects are missing.
 func Status(ctx context.Context, out *cli.Output, s Source, opts StatusOptions) error {

@@ -136,8 +136,8 @@ func (c *Conn) Fetch(ctx context.Context, key client.Key, version string, w io.W
 	return record, nil
 }
 
-// dataOf returns the data of a record from a scan. A scan leaves large data out. dataOf reads such data with another
-// call, which the result closeData ends.
+// dataOf returns the data of a record from a scan. A scan leaves out large data, which dataOf reads with another call.
+// The result closeData ends that call.
 func (c *Conn) dataOf(ctx context.Context, r client.Record) (data io.Reader, closeData func(), err error) {
 	if r.HasData {
 		return bytes.NewReader(r.Data), func() {}, nil

@@ -177,8 +177,7 @@ func (im *importer) prepare(ctx context.Context) error {
 	return nil
 }
 
-// prepareIDs chooses the scheme of the ids, and opens the list of failures. It asks the server for the necessary
-// information.
+// prepareIDs chooses the id scheme, and opens the list of failures. It asks the server for the necessary information.
 func (im *importer) prepareIDs(ctx context.Context) error {
 	o := &im.opts
 	if err := im.checkGroup(ctx); err != nil {

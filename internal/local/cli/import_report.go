@@ -72,7 +72,7 @@ func (n *notKept) report() NotKept {
 	}
 }
 
-// look counts the properties of an open file that its record will not have.
+// look counts those properties of an open file that its record will lack.
 func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

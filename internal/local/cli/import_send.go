@@ -99,9 +99,9 @@ var importPace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
 // silence returns the time since the server's last conclusive answer.
 func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.lastSuccess.Load())) }
 
-// waitRetry waits before a retry of p, and gives up if the server has given no conclusive answer for importPatience. An
-// exceeded deadline does not explain why the server had to wait. In this case waitRetry reads the record, and takes the
-// reason from that read.
+// waitRetry waits before a retry of p, and gives up if the server has given no conclusive answer for importPatience.
+// If err is an exceeded deadline, which does not explain why the server had to wait, waitRetry reads the record and
+// takes the reason from that read.
 func (im *importer) waitRetry(ctx context.Context, p *put, err error) error {
 	if silent := im.silence(); silent > importPatience {
 		if why := im.conn.whyOf(ctx, p.job.key); why != nil && status.Code(err) == codes.DeadlineExceeded {

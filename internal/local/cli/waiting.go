@@ -142,7 +142,7 @@ func (c *Conn) streamWaits(
 	return &waitingStream{ClientStream: stream, waits: w}, nil
 }
 
-// waitingStream is a stream of answers.
+// waitingStream wraps a client stream, and reports the messages on it to waits.
 type waitingStream struct {
 	grpc.ClientStream
 	waits *waits

@@ -34,7 +34,7 @@ type Status struct {
 	Shards  []*recordv1.ShardStatus `json:"shards"`
 }
 
-// Status returns the present status.
+// Status returns the current status.
 func (d *Dev) Status() Status {
 	s := d.status()
 	s.summarize(d.folder.settings.copies())

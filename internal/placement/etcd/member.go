@@ -390,7 +390,7 @@ func (m *Member) Close() {
 	m.http.close()
 }
 
-// panics is called with the message that etcd logs just before it panics.
+// panics receives the message that etcd logs just before it panics.
 func (c *MemberConfig) panics(words string) {
 	if !missingEntries.MatchString(words) {
 		return

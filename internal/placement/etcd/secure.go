@@ -205,8 +205,8 @@ func (c *MemberConfig) ownURLs() []string {
 	return out
 }
 
-// initialOf returns the initial cluster with all other members, in etcd's syntax. The URLs are those that the cluster
-// itself reports, because etcd compares them with the URLs of the members.
+// initialOf returns the initial cluster in etcd's syntax, without this member. The URLs are those that the cluster
+// reports, because etcd compares them with the URLs of the members.
 func initialOf(in *rejoinInput) string {
 	var out []string
 	for _, p := range in.View.Peers {

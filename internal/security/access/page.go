@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pageLasts is the time for which a signed page token is valid.
+// pageLasts is how long a signed page token is valid.
 const pageLasts = 7 * 24 * time.Hour
 
 // SignPage signs the page token of a listing within a group, for the caller in the context. It does so only if

@@ -296,7 +296,7 @@ func (t *CallerCache) Get(text string) (Caller, bool) {
 	return caller, ok
 }
 
-// Put adds a caller and the string that identifies it. If the cache is full, Put first empties it. Strings that are
+// Put adds a caller and the string that identifies it. If the cache is full, Put first empties it; entries that are
 // still in use are soon added again.
 func (t *CallerCache) Put(text string, caller Caller) {
 	t.mu.Lock()

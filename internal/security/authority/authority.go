@@ -41,7 +41,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New creates an authority with a new key. The argument name is only shown to people. The argument now is the time at
+// New creates an authority with a new key. The argument name is only for display. The argument now is the time at
 // which the authority's lifetime begins.
 func New(name string, now time.Time, lifetime time.Duration) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

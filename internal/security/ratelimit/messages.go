@@ -25,8 +25,8 @@ const (
 	prefixBytes = 5
 	// endedMax limits how many streams are still remembered after their end, because more data may arrive for them.
 	endedMax = 1024
-	// firstBytesMin is a size. If the first message of a stream has this size or more, it counts as incomplete until
-	// more data follows it.
+	// firstBytesMin is the size from which the first message of a stream counts as incomplete until more data follows
+	// it.
 	firstBytesMin = 64 << 10
 )
 
@@ -159,7 +159,7 @@ func (m *messages) take(b []byte, last bool) {
 	}
 }
 
-// over ends the current frame. The caller holds the mutex.
+// over is called at the end of the current frame. The caller holds the mutex.
 func (m *messages) over() {
 	s := m.now
 	if m.end {
@@ -236,7 +236,8 @@ func (m *messages) forget(id uint32) {
 	m.open.Add(-1)
 }
 
-// look closes the connection if a message takes too long to arrive. Otherwise it sets the timer for the next check.
+// look is called by the timer. It closes the connection if a message takes too long to arrive, and otherwise sets the
+// timer for the next check.
 func (m *messages) look() {
 	m.mu.Lock()
 	late, first := false, time.Time{}

@@ -108,7 +108,7 @@ func (o *openCalls) forgetReset() {
 	o.count()
 }
 
-// writes records that a write of n bytes begins. If n is less than the size of gRPC's write buffer, the writer's
+// writes records the beginning of a write of n bytes. If n is less than the size of gRPC's write buffer, the writer's
 // queue is empty, so the calls that the client has reset are gone from it.
 func (o *openCalls) writes(n int) {
 	o.mu.Lock()

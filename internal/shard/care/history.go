@@ -88,7 +88,7 @@ func (h *Holds) Begin(sv *replicas.Served, index uint64) {
 	})
 }
 
-// change changes the hold of a group, and makes the log obey it.
+// change updates the hold of a group by calling do, and makes the log obey it.
 func (h *Holds) change(sv *replicas.Served, do func(*hold)) {
 	h.mu.Lock()
 	one := h.of(sv.UUID())

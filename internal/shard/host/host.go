@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// guardStrikes is the number of failed checks in a row that stop a shard. A single failure does not stop it.
+	// guardStrikes is the number of consecutive failed checks that stop a shard. A single failure does not stop it.
 	guardStrikes = 2
-	// VolumeSilent is the problem of a shard whose disk blocks without an error.
+	// VolumeSilent is the problem that a shard reports if its disk hangs without an error.
 	VolumeSilent = "the volume does not answer"
 	// guardEvery and guardPatience are the defaults of Times.Guard and Times.GuardPatience. The patience is long,
 	// because many disks retry a bad sector for 7 s, while other reads wait.
@@ -236,7 +236,7 @@ func (h *Host) setHeld(held *heldError) {
 }
 
 var (
-	// errEtcd marks errors that last until etcd responds and contains the data that a shard needs.
+	// errEtcd marks errors that end by themselves once etcd responds and has the data that a shard needs.
 	errEtcd = errors.New("etcd does not answer")
 	// errSuperseded marks the end of a shard because another process serves in its place.
 	errSuperseded = errors.New("another process took the place of this shard while it was silent")

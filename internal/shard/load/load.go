@@ -48,13 +48,13 @@ type Options struct {
 
 	// Node returns the options that all nodes share. It is not called before the volume is open.
 	Node func() replica.Options
-	// Health informs the health service whether a group is served.
+	// Health tells the health service whether a group is served.
 	Health    func(g *replicas.Replica, serving bool)
 	TailFound prometheus.Counter // counts replicas whose load has found a damaged tail
 	Stopping  func() bool        // reports whether the shard is stopping
 }
 
-// Peers gives the nodes of groups access to other shards.
+// Peers provides the groups' nodes with access to other shards.
 type Peers interface {
 	Transport(g *replicas.Replica) replica.Transport
 	// FetchBlobs fetches the blobs to which entries of another member refer.

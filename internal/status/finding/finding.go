@@ -91,8 +91,8 @@ func named(names []string) string {
 }
 
 // Problems returns the findings with the severity Problem as strings. Each string begins with the place of the
-// finding, unless it is the place that is passed as here. A process that reports about itself passes its own place,
-// so that the strings omit it.
+// finding, unless that is the place here. A process that reports about itself passes its own place as here, so that
+// the strings omit it.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]
