@@ -134,7 +134,7 @@ func (l *batchLane) signal() {
 	}
 }
 
-// hurry makes every lane send its items without further delay. The caller holds b.mu.
+// hurry tells every lane to send its items without further delay. The caller holds b.mu.
 func (b *Batcher) hurry() {
 	for _, lane := range b.lanes {
 		if len(lane.items) > 0 {

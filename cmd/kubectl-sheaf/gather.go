@@ -97,7 +97,8 @@ func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore, limit tim
 	return s, nil
 }
 
-// optional records in the snapshot that what could not be read because of err. It does nothing if err is nil.
+// optional records that an object is missing from the snapshot because it could not be read. It does nothing if err is
+// nil.
 func (a *app) optional(s *snapshot, what string, err error) {
 	if err != nil {
 		s.Missing = append(s.Missing, what+": "+err.Error())

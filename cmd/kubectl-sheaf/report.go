@@ -155,7 +155,7 @@ func (r *archive) add(name, text string) {
 	}
 }
 
-// miss records that a source could not be read because of err. It does nothing if err is nil.
+// miss records that a source could not be read, and the error. It does nothing if err is nil.
 func (r *archive) miss(what string, err error) {
 	if err != nil {
 		r.failed = append(r.failed, what+": "+r.sourceError(err).Error())

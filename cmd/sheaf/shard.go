@@ -78,7 +78,7 @@ func (f *placementFlags) open(own *certs.Source) (*clientv3.Client, *registry.St
 	return client, store, nil
 }
 
-// uuidFlag is a UUID on the command line. It is zero if the flag is not set.
+// uuidFlag is the value of a flag that holds a UUID. It is zero if the flag is not set.
 type uuidFlag uuid.UUID
 
 // String implements pflag.Value.

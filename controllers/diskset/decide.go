@@ -293,9 +293,9 @@ func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 // moveWords names the page with the steps for a disk that was moved to another node.
 const moveWords = `docs/operations/disks.md, "Move a disk to another node"`
 
-// carriedFrom returns the volume of a disk that may have been moved to the place of pv. That volume belongs to a claim
-// and is on another node. It has the same device path as pv, and its disk is no longer in the spec. The result is nil
-// if there is no such volume.
+// carriedFrom returns the volume of a disk that may have been moved to where pv is. That volume belongs to a claim and
+// is on another node. It has the same device path as pv, and its disk is no longer in the spec. The result is nil if
+// there is no such volume.
 func (d *diskDecision) carriedFrom(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	for n := range d.volumes {
 		was := &d.volumes[n]

@@ -101,8 +101,8 @@ func WantedShards(pool *v1alpha1.ShardPool) int {
 	return int(*pool.Spec.Shards)
 }
 
-// PoolShards returns the number of shards that a pool should have. If the number in the spec is invalid, the pool keeps
-// its present shards.
+// PoolShards returns the number of shards that a pool should have. If the number in the spec is invalid, the pool
+// keeps its current shards.
 func PoolShards(pool *v1alpha1.ShardPool) int32 {
 	if n := WantedShards(pool); ValidShards(n) {
 		return int32(n)

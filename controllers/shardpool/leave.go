@@ -129,8 +129,8 @@ func (l leaving) judgedLater(ctx context.Context, view *fleet.Places, stuck int)
 	return false, step.Complete()
 }
 
-// drainsUnasked reports whether a shard reports that it moves its groups away although the spec no longer asks for it.
-// The store first has to update the placement, from which the shard then learns of the change.
+// drainsUnasked reports whether a shard is still draining although the spec no longer asks for it. The RecordStore
+// controller first has to update the placement, from which the shard then learns of the change.
 func drainsUnasked(pool *v1alpha1.ShardPool, found *poolstatus.Found) bool {
 	if found.Seen == nil || pool.Spec.State == v1alpha1.PoolDrained {
 		return false

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Reasons of a shard whose disk has to be replaced.
+// Reasons reported for a shard whose disk has to be replaced.
 const (
 	reasonReplacing      = "ReplacingDisk"
 	reasonReplaceWaits   = "ReplaceWaits"
@@ -137,7 +137,7 @@ func (r diskReplacer) do(ctx context.Context) step.Outcome {
 	return step.Complete()
 }
 
-// askedFor gathers the input for the next step of shard n. It asks etcd only if the answer makes a difference.
+// askedFor gathers the input for the next step of shard n. It queries etcd only if the answer matters.
 func (r diskReplacer) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
 	plan := r.seen.Plan
 	a := askedReplacement{

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// replaceDisks gives up the volumes of shards that are DiskLost, if all of their groups can continue without them. Such
-// a shard then starts on its present volume, which is blank, and its copies are rebuilt. If a group could not continue,
-// replaceDisks changes nothing and names the group, because an administrator may still bring the disk back.
+// replaceDisks gives up the volumes of shards that are DiskLost, if all of their groups can continue without them.
+// Such a shard then starts on its current volume, which is blank, and its copies are rebuilt. If a group could not
+// continue, replaceDisks changes nothing and names the group, because an administrator may still bring the disk back.
 //
 // The argument statuses has the statuses of the shards, in the same order. If a volume is not given up, replaceDisks
 // puts the reason into the message of its shard.

@@ -192,8 +192,8 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[st
 	return failed
 }
 
-// message builds the request for a part. It contains the bytes of the part's items unchanged, and adjacent items are
-// copied as one piece.
+// message builds the request for a part. The request contains the bytes of the part's items unchanged. Adjacent items
+// are copied as one piece.
 func (b *batch) message(p *part) *frame {
 	f := &frame{}
 	for n := 0; n < len(p.items); {

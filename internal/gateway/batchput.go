@@ -91,7 +91,7 @@ func (pb *putBatch) free(g *Gateway) {
 	g.endBatch(pb.batch)
 }
 
-// wrote reports a message's puts to the audit log. It is called once they have results or will not be retried.
+// wrote records a message's puts in the audit log. It is called once they have results or will not be retried.
 func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 	call := access.CallOf(ctx)
 	if call == nil {

@@ -17,7 +17,8 @@ const (
 	// countedBytesMin is the smallest request, in bytes, whose parts are counted. A part has at least two bytes, so
 	// smaller requests have too few parts to matter.
 	countedBytesMin = 128 << 10
-	// The names of all request messages from callers and archivers have one of these two prefixes, and this suffix.
+	// The names of all request messages from callers and archivers begin with one of the first two strings and end
+	// with the third.
 	requestsOf, requestsOfArchivers, requestName = "sheaf.record.v1.", "sheaf.archive.v1.", "Request"
 )
 

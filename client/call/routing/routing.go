@@ -70,7 +70,7 @@ func (r Routing) GroupOf(id int64) int {
 	if r.Groups <= 0 {
 		return -1
 	}
-	// floor(key * groups / 2^64): group g owns the keys from ceil(g * 2^64 / groups) on.
+	// floor(key * groups / 2^64): group g owns the keys that start at ceil(g * 2^64 / groups).
 	high, _ := bits.Mul64(Key(id), uint64(r.Groups))
 	return int(high)
 }

@@ -47,8 +47,8 @@ type News struct {
 	// Floor is the history floor of the replica that sent this part. It may be above Through.
 	Floor      uint64
 	FloorKnown bool // if false, versions that were superseded by entries up to Through may be missing
-	// ReadAt is a time before the read barrier that precedes this response. Every write that was acknowledged before
-	// ReadAt has an index of at most the Through of the last part.
+	// ReadAt is a time before the read barrier that precedes this response. The index of every write that was
+	// acknowledged before ReadAt is at most Through of the last part.
 	ReadAt time.Time
 	More   bool // more parts follow for this group
 

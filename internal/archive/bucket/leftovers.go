@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// RemoveLeftovers removes the incomplete objects that killed processes have left behind, if their Creates began
+// RemoveLeftovers removes the incomplete objects that killed processes have left behind, if the calls of Create began
 // before the given time. Such objects have no names, but they use space or cost money. RemoveLeftovers returns the
-// number of Creates whose remains it has removed. If a running process began a Create before that time, its Create
-// fails and can be repeated. Some buckets remove such objects themselves; for these, RemoveLeftovers does nothing.
+// number of objects that it has removed. If a running process began a Create before that time, the Create fails and
+// can be repeated. Some buckets remove such objects themselves; for these, RemoveLeftovers does nothing.
 func RemoveLeftovers(ctx context.Context, b Bucket, before time.Time) (removed int, err error) {
 	if l, ok := b.(interface {
 		RemoveLeftovers(ctx context.Context, before time.Time) (int, error)

@@ -1,4 +1,4 @@
-// Package remote provides the Source of an archive. It fetches the new entries from all shards of the store over
+// Package remote implements the Source of an archive. It fetches the new entries from all shards of the store over
 // gRPC. A Source holds one message in memory for each of a few shards. It does not hold the history of groups.
 package remote
 

@@ -198,8 +198,8 @@ func (s *sameAs) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// options returns the options for the put of a record. Without Overwrite, a put never replaces a record created
-// after the look-up.
+// options returns the options for the put of a record. Without Overwrite, a put never replaces a record that was
+// created after the lookup.
 func (c *copier) options(one *copyItem) client.PutOptions {
 	return client.PutOptions{
 		IfAbsent: !c.opts.Overwrite, Timestamp: one.record.Timestamp, Attributes: one.record.Attributes,

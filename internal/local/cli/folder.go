@@ -130,7 +130,7 @@ func (f folder) readlink(rel string) (fs.FileInfo, string, error) {
 	return info, string(target[:n]), nil
 }
 
-// exists reports whether f itself has an entry with this name.
+// exists reports whether f has a direct entry with this name.
 func (f folder) exists(name string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(f), name, &st, unix.AT_SYMLINK_NOFOLLOW)

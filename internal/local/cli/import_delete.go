@@ -71,7 +71,7 @@ func (im *importer) gone(r client.Record) bool {
 	return false
 }
 
-// kept adds a record that was not deleted to the list of failures.
+// kept adds a record that could not be deleted to the list of failures.
 func (im *importer) kept(name, why string) { im.failed.add(failure{failKept, name, why}, im.out) }
 
 func (im *importer) delete(ctx context.Context, r client.Record) error {

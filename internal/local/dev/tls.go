@@ -67,7 +67,7 @@ func secure(dir string, store uuid.UUID, registry prometheus.Registerer, seams s
 	return s, s.issue(holder{folder: callerName, identity: identity.Identity{Role: identity.Admin, Name: storeName}})
 }
 
-// openAuthority reads the authority of a folder, or creates it.
+// openAuthority reads the authority in a folder, or creates it.
 func openAuthority(dir string, now time.Time) (*authority.Authority, error) {
 	cert, errCert := os.ReadFile(filepath.Join(dir, certs.CertificateFile))
 	key, errKey := os.ReadFile(filepath.Join(dir, certs.KeyFile))

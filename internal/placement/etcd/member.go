@@ -126,7 +126,7 @@ func (f TLSFiles) url(address string) url.URL {
 	return url.URL{Scheme: scheme, Host: address}
 }
 
-// StartMember returns one of these errors if it is useless to try again until the other members have changed.
+// StartMember returns one of these errors if a retry is useless until the other members have changed.
 var (
 	// ErrOtherCluster means that the folder belongs to another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")

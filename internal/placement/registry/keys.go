@@ -185,8 +185,8 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 	}
 }
 
-// errNotElected means that nothing was written, because a condition of the transaction was not true. Such a condition
-// is, for example, that this planner is still elected.
+// errNotElected means that nothing was written, because a condition of the transaction was false, for example that
+// this planner is still elected.
 var errNotElected = errors.New("another planner is elected")
 
 // write applies operations in transactions with at most txnOpsMax operations each. A transaction is applied only if

@@ -166,8 +166,8 @@ func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	return changed
 }
 
-// dropWeights applies the deletion of one key. It returns true if there was any report of that key's shard. The
-// argument name is SHARD/PART.
+// dropWeights applies the deletion of one key. It returns true if the key's shard had reported anything. The argument
+// name is SHARD/PART.
 func (st *state) dropWeights(name string) bool {
 	shard, part, _ := strings.Cut(name, "/")
 	w := st.weights[shard]

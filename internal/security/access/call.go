@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Call is a gRPC call in progress. Its methods tell what its caller is allowed to do.
+// Call is a gRPC call in progress. Its methods determine what the caller is allowed to do.
 type Call interface {
 	// Caller returns the identity of the caller.
 	Caller() *Caller

@@ -132,9 +132,8 @@ func (o *openCalls) wrote() {
 	o.signal()
 }
 
-// reads records that a read is about to begin, and that gRPC has therefore processed all frames of earlier reads. It
-// has decoded the headers in these frames. Unless its writer is waiting, it has also forgotten the calls that the
-// client has reset.
+// reads is called before each read, when gRPC has processed all frames of earlier reads. By then, gRPC has decoded the
+// headers in these frames. Unless its writer is waiting, it has also forgotten the calls that the client has reset.
 func (o *openCalls) reads() {
 	headers := o.decided.headers.Load()
 	o.mu.Lock()

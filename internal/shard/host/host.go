@@ -39,7 +39,7 @@ const (
 
 // Shard is a shard that serves the volume. It is safe for concurrent use.
 type Shard interface {
-	// Status returns the current status; State and Load return parts of it.
+	// Status returns the current status. State and Load return parts of it.
 	Status() *recordv1.ShardStatus
 	State() (recordv1.ShardState, string)
 	Load() *recordv1.Load

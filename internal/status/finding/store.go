@@ -458,7 +458,7 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 	}
 }
 
-// Places returns a number of damaged places with its noun: "1 place of damage".
+// Places formats a number of damaged places, as in "1 place of damage".
 func Places(n int) string { return units.Count(int64(n), "place of damage", "places of damage") }
 
 // versionWords returns a string like "v1 (a, b), v2 (c)".
