@@ -23,7 +23,8 @@ const inspectionsMax = 16
 // lookBegins is the message for a disk whose inspecting Job does not exist yet.
 const lookBegins = "a Job begins to look whether it is blank"
 
-// inspectedVolume returns the name of the PersistentVolume whose disk a Job inspects through pv, or "" for other volumes.
+// inspectedVolume returns the name of the PersistentVolume whose disk a Job inspects through pv, or "" for other
+// volumes.
 func inspectedVolume(pv *corev1.PersistentVolume) string {
 	return pv.Annotations[workload.AnnotationLooks]
 }

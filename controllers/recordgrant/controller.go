@@ -227,8 +227,9 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 	return true
 }
 
-// writeGrantStatus writes the status of a grant. The argument force says whether the processes use the newest table, and is nil if
-// this is not known yet. A grant that is not in the table is not in force, no matter which table the processes use.
+// writeGrantStatus writes the status of a grant. The argument force says whether the processes use the newest table,
+// and is nil if this is not known yet. A grant that is not in the table is not in force, no matter which table the
+// processes use.
 func (r *Reconciler) writeGrantStatus(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
 	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()

@@ -45,9 +45,9 @@ type asked struct {
 	behind  map[types.UID]time.Time // maps a pod's UID to the time when its process fell behind
 }
 
-// checkEnforced determines whether a store's processes enforce the current table, and records the result in the Book. The
-// argument out is the outcome of writing the table. The first result is nil if it is not known yet whether the table is
-// enforced. The returned outcome says after how long the processes must be queried again.
+// checkEnforced determines whether a store's processes enforce the current table, and records the result in the Book.
+// The argument out is the outcome of writing the table. The first result is nil if it is not known yet whether the
+// table is enforced. The returned outcome says after how long the processes must be queried again.
 func (r *Reconciler) checkEnforced(ctx context.Context, key types.NamespacedName, version int64, out step.Outcome) (
 	force *fleet.GrantsInForce, _ step.Outcome) {
 	switch {

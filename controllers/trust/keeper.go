@@ -214,8 +214,8 @@ func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Au
 	return k.issue(ctx, store, issuer, bundles, want)
 }
 
-// checkOwner returns nil if a Secret may be written: either it does not exist, or it was created for exactly this process.
-// Otherwise it returns ErrNotOurs. The argument found is the certificate in the Secret.
+// checkOwner returns nil if a Secret may be written: either it does not exist, or it was created for exactly this
+// process. Otherwise it returns ErrNotOurs. The argument found is the certificate in the Secret.
 func checkOwner(store *v1alpha1.RecordStore, secret *corev1.Secret, found *leaf, want Leaf) error {
 	if secret.UID != "" && secret.Labels[v1alpha1.LabelStore] != store.Name {
 		return fmt.Errorf("secret %s: %w: delete it, or give the store another name", want.Secret, ErrNotOurs)

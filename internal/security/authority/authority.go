@@ -135,7 +135,8 @@ func (a *Authority) Issue(leaf Leaf) (certificate, key []byte, err error) {
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: string(leaf.Identity.Role)}, URIs: []*url.URL{id.URL()}, DNSNames: leaf.DNSNames,
 		IPAddresses: leaf.Addresses,
-		NotBefore:   leaf.Now.Add(-backdating), NotAfter: leaf.Now.Add(leaf.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore:   leaf.Now.Add(-backdating), NotAfter: leaf.Now.Add(leaf.Lifetime),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
 	}
 	if leaf.Server {
