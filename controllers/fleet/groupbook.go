@@ -255,10 +255,10 @@ type bookedReport struct {
 	*recordv1.Group
 }
 
-// compare orders reports by how reliable they are about the group. The report of a leader that answers is the most
-// reliable. If several shards claim to lead, the one that has applied the most entries is preferred, because a former
-// leader applies no more. Without a leader, a copy that serves is preferred, and among equals the one that has
-// applied the most entries.
+// compare orders reports about a group by their reliability. The report of a leader that answers is the most reliable.
+// If several shards claim to lead, the one that has applied the most entries is preferred, because a former leader
+// applies no more. Without a leader, a copy that serves is preferred, and among equals the one that has applied the
+// most entries.
 func (r bookedReport) compare(other bookedReport) int {
 	return cmp.Or(compareTruth(r.answers && r.GetLeader(), other.answers && other.GetLeader()),
 		compareTruth(r.GetState().Serves(), other.GetState().Serves()),

@@ -40,8 +40,8 @@ const (
 // change, the next ones are included.
 type Authorities struct {
 	data map[string][]byte // the data of the Secret
-	// unrecorded is true if Merged authorities were written, but the operator was stopped before the status recorded
-	// them.
+	// unrecorded is true if the operator wrote Merged authorities, but was stopped before it recorded them in the
+	// status.
 	unrecorded bool
 }
 

@@ -21,8 +21,8 @@ type metrics struct {
 	refused    *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics. The argument floods is the flood guard of a gateway without certificates; for any
-// other gateway, it is nil.
+// newMetrics registers the metrics. The argument floods is the guard against floods in a gateway without certificates,
+// and nil in any other gateway.
 func newMetrics(g *Gateway, floods *ratelimit.Guard) (*metrics, error) {
 	m := &metrics{
 		registry: g.cfg.Registry,

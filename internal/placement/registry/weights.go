@@ -179,7 +179,7 @@ func (st *state) dropWeights(name string) bool {
 	return true
 }
 
-// weigh sets the bytes and records of the groups to the values that the leaders' shards have reported.
+// weigh fills in the bytes and records of the groups from the reports of the leaders' shards.
 func (st *state) weigh(groups map[string]placement.Group) {
 	if len(st.weights) == 0 {
 		return
