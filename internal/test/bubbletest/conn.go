@@ -36,18 +36,18 @@ func newConns() (client, server *conn) {
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.in.read(b)
 	c.noise.delay()
-	return n, c.told("read", err)
+	return n, c.translateError("read", err)
 }
 
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.out.write(b)
-	return n, c.told("write", err)
+	return n, c.translateError("write", err)
 }
 
-// told translates the error of a pipe that was closed at this end into the error that a closed socket returns, so
-// that clients can distinguish this case from a connection that the other end has closed. It returns any other error
-// unchanged.
-func (c *conn) told(op string, err error) error {
+// translateError translates the error of a pipe that was closed at this end into the error that a closed socket
+// returns, so that clients can distinguish this case from a connection that the other end has closed. It returns any
+// other error unchanged.
+func (c *conn) translateError(op string, err error) error {
 	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
 		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
 	}

@@ -11,9 +11,9 @@ import (
 // pieceBytes is the number of bytes that Slow lets pass at each tick.
 const pieceBytes = 10
 
-// with returns a Fault whose requests are handled by the function serve, which must call fire() when the fault has
+// newFault returns a Fault whose requests are handled by the function serve, which must call fire() when the fault has
 // taken effect.
-func with(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool) *Fault {
+func newFault(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool) *Fault {
 	f := &Fault{}
 	f.serve = func(p *Proxy, w http.ResponseWriter, r *http.Request) bool {
 		return serve(p, w, r, func() { f.fired.Add(1) })
@@ -23,7 +23,7 @@ func with(serve func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func
 
 // Away resets each connection before the request is forwarded.
 func Away() *Fault {
-	return with(func(_ *Proxy, w http.ResponseWriter, _ *http.Request, fire func()) bool {
+	return newFault(func(_ *Proxy, w http.ResponseWriter, _ *http.Request, fire func()) bool {
 		fire()
 		drop(w)
 		return true
@@ -32,7 +32,7 @@ func Away() *Fault {
 
 // Refused responds with an HTTP status and an S3 code, such as 503 and SlowDown. The request is not forwarded.
 func Refused(status int, code string) *Fault {
-	return with(func(_ *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+	return newFault(func(_ *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		fire()
 		_, _ = io.Copy(io.Discard, r.Body) // otherwise the client might not read the response
 		w.Header().Set("Content-Type", "application/xml")
@@ -44,7 +44,7 @@ func Refused(status int, code string) *Fault {
 
 // AnswerLost forwards the request, and then closes the connection without a response.
 func AnswerLost() *Fault {
-	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+	return newFault(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		if _, err := p.forward(r, r.Body); err == nil {
 			fire()
 		}
@@ -56,26 +56,26 @@ func AnswerLost() *Fault {
 // RequestCut forwards the first n bytes of a request's body, and closes both connections. RequestCut fires only for
 // bodies that are longer than n bytes.
 func RequestCut(n int64) *Fault {
-	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+	return newFault(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		if r.ContentLength <= n {
 			return false
 		}
 		fire()
-		_, _ = p.forward(r, io.MultiReader(io.LimitReader(r.Body, n), broken{})) // there is no complete request to respond to
+		_, _ = p.forward(r, io.MultiReader(io.LimitReader(r.Body, n), brokenBody{})) // no complete request to respond to
 		drop(w)
 		return true
 	})
 }
 
-// broken is a body that cannot be read.
-type broken struct{}
+// brokenBody is a body that cannot be read.
+type brokenBody struct{}
 
-func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+func (brokenBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// changed forwards a request, and passes the server's response to change(), which returns the body to send to the
+// changeFault forwards a request, and passes the server's response to change(), which returns the body to send to the
 // client. The fault counts as fired if change() returns true.
-func changed(change func(a *answer) ([]byte, bool)) *Fault {
-	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+func changeFault(change func(a *answer) ([]byte, bool)) *Fault {
+	return newFault(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, err := p.forward(r, r.Body)
 		if err != nil {
 			drop(w)
@@ -92,12 +92,12 @@ func changed(change func(a *answer) ([]byte, bool)) *Fault {
 
 // AnswerCut closes the connection after n bytes of a response's body.
 func AnswerCut(n int) *Fault {
-	return changed(func(a *answer) ([]byte, bool) { return a.body[:min(n, len(a.body))], n < len(a.body) })
+	return changeFault(func(a *answer) ([]byte, bool) { return a.body[:min(n, len(a.body))], n < len(a.body) })
 }
 
 // AnswerShort responds with the first n bytes of a body, and with n as its length, so that the response seems complete.
 func AnswerShort(n int) *Fault {
-	return changed(func(a *answer) ([]byte, bool) {
+	return changeFault(func(a *answer) ([]byte, bool) {
 		if n >= len(a.body) {
 			return a.body, false
 		}
@@ -109,16 +109,16 @@ func AnswerShort(n int) *Fault {
 
 // AnswerLong responds with one byte more than the server sent, and with a matching length.
 func AnswerLong() *Fault {
-	return changed(func(a *answer) ([]byte, bool) {
+	return changeFault(func(a *answer) ([]byte, bool) {
 		a.header = a.header.Clone()
 		a.header.Set("Content-Length", fmt.Sprint(len(a.body)+1))
 		return append(slices.Clone(a.body), 0), true
 	})
 }
 
-// Flipped flips one bit of the byte at an offset in a response's body.
+// Flipped flips one bit of the byte at the given offset in a response's body.
 func Flipped(at int) *Fault {
-	return changed(func(a *answer) ([]byte, bool) {
+	return changeFault(func(a *answer) ([]byte, bool) {
 		if at >= len(a.body) {
 			return a.body, false
 		}
@@ -128,10 +128,10 @@ func Flipped(at int) *Fault {
 	})
 }
 
-// instead returns a Fault that responds to a request with an earlier response, which find() chooses. If find() finds
-// none, the request is forwarded.
-func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
-	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+// replayFault returns a Fault that responds to a request with an earlier response, which find() chooses. If find()
+// finds none, the request is forwarded.
+func replayFault(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
+	return newFault(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		a, ok := find(p, r)
 		if !ok {
 			return false
@@ -145,8 +145,8 @@ func instead(find func(p *Proxy, r *http.Request) (answer, bool)) *Fault {
 // Whole responds with the whole object if a range was requested. Remember must have been called before the whole object
 // was read.
 func Whole() *Fault {
-	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
-		a, ok := p.remembered()[asked{uri: r.URL.RequestURI()}]
+	return replayFault(func(p *Proxy, r *http.Request) (answer, bool) {
+		a, ok := p.remembered()[requestKey{uri: r.URL.RequestURI()}]
 		return a, ok && r.Header.Get("Range") != ""
 	})
 }
@@ -154,7 +154,7 @@ func Whole() *Fault {
 // Shifted responds with a range of the object other than the requested one. Remember must have been called before that
 // other range was read.
 func Shifted() *Fault {
-	return instead(func(p *Proxy, r *http.Request) (answer, bool) {
+	return replayFault(func(p *Proxy, r *http.Request) (answer, bool) {
 		for what, a := range p.remembered() {
 			if what.uri == r.URL.RequestURI() && what.ranged != "" && what.ranged != r.Header.Get("Range") {
 				return a, true
@@ -168,7 +168,7 @@ func Shifted() *Fault {
 // before that object was read.
 func (p *Proxy) Other(path string) *Fault {
 	kept := p.remembered()
-	return instead(func(*Proxy, *http.Request) (answer, bool) {
+	return replayFault(func(*Proxy, *http.Request) (answer, bool) {
 		for what, a := range kept {
 			if at, _, _ := strings.Cut(what.uri, "?"); at == path && what.ranged == "" {
 				return a, true
@@ -182,7 +182,7 @@ func (p *Proxy) Other(path string) *Fault {
 // called before that response was sent.
 func (p *Proxy) Stale() *Fault {
 	kept := p.remembered()
-	return instead(func(_ *Proxy, r *http.Request) (answer, bool) {
+	return replayFault(func(_ *Proxy, r *http.Request) (answer, bool) {
 		a, ok := kept[askedBy(r)]
 		return a, ok && r.Method == http.MethodGet
 	})
@@ -190,9 +190,9 @@ func (p *Proxy) Stale() *Fault {
 
 // Slow lets 10 bytes of a request's or response's body pass at each tick. The fault ends when the client disconnects.
 func Slow[T any](ticks <-chan T) *Fault {
-	return with(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
+	return newFault(func(p *Proxy, w http.ResponseWriter, r *http.Request, fire func()) bool {
 		fire()
-		a, err := p.forward(r, &slowly[T]{r.Body, r.Context().Done(), ticks})
+		a, err := p.forward(r, &slowBody[T]{r.Body, r.Context().Done(), ticks})
 		if err != nil {
 			drop(w)
 			return true
@@ -214,14 +214,14 @@ func Slow[T any](ticks <-chan T) *Fault {
 	})
 }
 
-// slowly is the body of a request, which Slow passes on in small pieces.
-type slowly[T any] struct {
+// slowBody is the body of a request, which Slow passes on in small pieces.
+type slowBody[T any] struct {
 	io.Reader
 	gone  <-chan struct{}
 	ticks <-chan T
 }
 
-func (s *slowly[T]) Read(p []byte) (int, error) {
+func (s *slowBody[T]) Read(p []byte) (int, error) {
 	select {
 	case <-s.ticks:
 	case <-s.gone:

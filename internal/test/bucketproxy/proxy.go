@@ -28,16 +28,18 @@ type Proxy struct {
 	mu       sync.Mutex
 	fault    *Fault
 	requests []Request
-	answers  map[asked]answer // for each GET, the newest response; nil if nothing is remembered
+	answers  map[requestKey]answer // for each GET, the newest response; nil if nothing is remembered
 }
 
 // Request is a request that the proxy has received.
 type Request struct{ Method, URI string }
 
-// asked identifies a GET request by its URI and Range header.
-type asked struct{ uri, ranged string }
+// requestKey identifies a GET request by its URI and Range header.
+type requestKey struct{ uri, ranged string }
 
-func askedBy(r *http.Request) asked { return asked{r.URL.RequestURI(), r.Header.Get("Range")} }
+func askedBy(r *http.Request) requestKey {
+	return requestKey{r.URL.RequestURI(), r.Header.Get("Range")}
+}
 
 // answer is a complete response from the server.
 type answer struct {
@@ -94,10 +96,10 @@ func (p *Proxy) Requests() []Request {
 func (p *Proxy) Remember() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.answers = map[asked]answer{}
+	p.answers = map[requestKey]answer{}
 }
 
-func (p *Proxy) remembered() map[asked]answer {
+func (p *Proxy) remembered() map[requestKey]answer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.answers)

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// fact is the content of a replica's log at one index.
-type fact struct {
+// logFact describes the entry at one index of a replica's log.
+type logFact struct {
 	index, term uint64
 	kind        format.Kind
 	id          int64
@@ -32,31 +32,31 @@ type fact struct {
 // agrees reports whether the entries of two logs at the same index are compatible. Each copy is compacted on its own
 // schedule. So after a write was superseded, one copy may still hold the whole write, while another copy holds only
 // the remembered request.
-func (f fact) agrees(other fact) bool {
+func (f logFact) agrees(other logFact) bool {
 	if (f.kind == format.KindRequest) != (other.kind == format.KindRequest) {
 		return f.term == other.term && f.remembered == other.remembered
 	}
 	return f == other
 }
 
-// logOf holds the content of one replica's log.
-type logOf struct {
+// replicaLog holds the content of one replica's log.
+type replicaLog struct {
 	shard  string
-	facts  map[uint64]fact
-	newest map[int64]fact // newest entry for each id
-	last   uint64         // index of the last entry that was read
+	facts  map[uint64]logFact
+	newest map[int64]logFact // newest entry for each id
+	last   uint64            // index of the last entry that was read
 }
 
-// agree stops the shards and compares the logs of each group's replicas. If two logs still have an entry at the same
-// index, these entries must be equal. For every record, all replicas must have the same newest version, and it must
-// be the one that the last reads returned.
-func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
+// compareReplicas stops the shards and compares the logs of each group's replicas. If two logs still have an entry at
+// the same index, these entries must be equal. For every record, all replicas must have the same newest version, and it
+// must be the one that the last reads returned.
+func (s *store) compareReplicas(newest map[int64]uint64) (entries int, err error) {
 	for _, h := range s.shards {
 		if err := h.stop(); err != nil {
 			return 0, err
 		}
 	}
-	byGroup := map[string][]*logOf{}
+	byGroup := map[string][]*replicaLog{}
 	for _, h := range s.shards {
 		dir := path.Join(h.machine.path(h.dir), "groups")
 		folders, err := vfs.OS{}.List(dir)
@@ -83,10 +83,10 @@ func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 			continue
 		}
 		for _, other := range logs[1:] {
-			errs = append(errs, differ(g, logs[0], other))
+			errs = append(errs, findDifference(g, logs[0], other))
 		}
 		for _, log := range logs {
-			errs = append(errs, log.holds(g, newest))
+			errs = append(errs, log.checkNewest(g, newest))
 		}
 	}
 	return entries, errors.Join(errs...)
@@ -94,16 +94,16 @@ func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 
 // readLog reads the segments that the manifest lists. It handles truncations by leaders with its own code, and does not
 // use the package that loads logs, because that package is under test.
-func readLog(shard, dir string) (*logOf, string, error) {
+func readLog(shard, dir string) (*replicaLog, string, error) {
 	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
 		return nil, "", err
 	}
-	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
+	log := &replicaLog{shard: shard, facts: map[uint64]logFact{}, newest: map[int64]logFact{}}
 	for _, segment := range m.Segments {
 		// Compaction may have removed every entry that this leader wrote, but its first index still shows which entries it
 		// truncated.
-		log.cut(segment.FirstIndex)
+		log.truncate(segment.FirstIndex)
 		if err := log.read(path.Join(dir, format.SegmentName(segment.Number)), segment.ID); err != nil {
 			return nil, "", err
 		}
@@ -116,7 +116,7 @@ func readLog(shard, dir string) (*logOf, string, error) {
 	return log, m.Identity.Name, nil
 }
 
-func (l *logOf) read(name string, id format.SegmentID) error {
+func (l *replicaLog) read(name string, id format.SegmentID) error {
 	file, err := vfs.OS{}.Open(name)
 	if err != nil {
 		return err
@@ -140,9 +140,9 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 		if e.Kind == format.KindState {
 			continue
 		}
-		l.cut(e.Index)
+		l.truncate(e.Index)
 		l.last = e.Index
-		f := fact{
+		f := logFact{
 			index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, data: crc32.ChecksumIEEE(e.Data), request: e.RequestID,
 		}
 		if e.Kind == format.KindPut || e.Kind == format.KindDelete || e.Kind == format.KindRequest {
@@ -153,24 +153,24 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 	return r.Err()
 }
 
-// cut drops the entries from the given index on. They must be ignored, because a later leader has written other
+// truncate drops the entries from the given index on. They must be ignored, because a later leader has written other
 // entries in their place.
-func (l *logOf) cut(from uint64) {
+func (l *replicaLog) truncate(from uint64) {
 	for index := from; index <= l.last; index++ {
 		delete(l.facts, index)
 	}
 	l.last = min(l.last, from-1)
 }
 
-// differ looks for an index at which two logs of a group have different entries, and returns an error that describes
-// it.
-func differ(g int, a, b *logOf) error {
+// findDifference looks for an index at which two logs of a group have different entries, and returns an error that
+// describes it.
+func findDifference(g int, a, b *replicaLog) error {
 	for index, f := range a.facts {
 		if other, both := b.facts[index]; both && !f.agrees(other) {
 			return fmt.Errorf("group %d, index %d: shard %s has %+v, shard %s has %+v", g, index, a.shard, f, b.shard, other)
 		}
 	}
-	for _, pair := range [][2]*logOf{{a, b}, {b, a}} {
+	for _, pair := range [][2]*replicaLog{{a, b}, {b, a}} {
 		for id, f := range pair[0].newest {
 			if other := pair[1].newest[id]; f.kind == format.KindPut && other.index != f.index {
 				return fmt.Errorf("group %d, record %d: shard %s has version %d, shard %s has version %d", g, id, pair[0].shard,
@@ -182,8 +182,9 @@ func differ(g int, a, b *logOf) error {
 	return nil
 }
 
-// holds returns an error if the newest version of a record in the log is not the one that the last reads returned.
-func (l *logOf) holds(g int, newest map[int64]uint64) error {
+// checkNewest returns an error if the newest version of a record in the log is not the one that the last reads
+// returned.
+func (l *replicaLog) checkNewest(g int, newest map[int64]uint64) error {
 	for id, f := range l.newest {
 		version, read := newest[id]
 		there := uint64(0)
@@ -204,18 +205,18 @@ func (l *logOf) holds(g int, newest map[int64]uint64) error {
 
 func TestFactsAgree(t *testing.T) {
 	put := format.Request{ID: 1, Index: 7, CRC32C: 5}
-	whole := fact{index: 7, term: 2, kind: format.KindPut, id: 1, data: 5, remembered: put}
+	whole := logFact{index: 7, term: 2, kind: format.KindPut, id: 1, data: 5, remembered: put}
 	left := whole
 	left.kind, left.data = format.KindRequest, 9
 	for name, c := range map[string]struct {
-		change func(f *fact)
+		change func(f *logFact)
 		want   bool
 	}{
-		"of another write": {func(f *fact) { f.remembered.CRC32C = 6 }, false},
-		"of another term":  {func(f *fact) { f.term = 3 }, false},
-		"of the same":      {func(*fact) {}, true},
+		"of another write": {func(f *logFact) { f.remembered.CRC32C = 6 }, false},
+		"of another term":  {func(f *logFact) { f.term = 3 }, false},
+		"of the same":      {func(*logFact) {}, true},
 	} {
-		for what, f := range map[string]fact{"what is remembered": left, "the write": whole} {
+		for what, f := range map[string]logFact{"what is remembered": left, "the write": whole} {
 			c.change(&f)
 			if whole.agrees(f) != c.want || f.agrees(whole) != c.want {
 				t.Errorf("%s %s: want agreement %v", what, name, c.want)
@@ -227,7 +228,7 @@ func TestFactsAgree(t *testing.T) {
 // In this log, a leader has truncated an entry of an earlier leader, and compaction has since removed everything that
 // the leader wrote in its place. The truncated entry must still be ignored. The manifest shows which entries were
 // truncated, because it holds the index at which the leader's segment begins.
-func TestWhatWasTruncatedIsNotReadThoughNothingIsLeftOfTheTruncation(t *testing.T) {
+func TestTruncatedEntriesStayIgnoredAfterCompaction(t *testing.T) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),
 			Name: "7"}, SegmentBytes: 64 << 10,

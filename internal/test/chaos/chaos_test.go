@@ -54,9 +54,9 @@ func TestMain(m *testing.M) {
 // required reports whether the test must fail on a machine that cannot run it.
 func required() bool { return os.Getenv("SHEAF_CHAOS") == "required" }
 
-// needed checks that this machine has everything that the test needs. If something is missing, it skips the test, or
-// fails it if the test is required. The message lists everything that is missing.
-func needed(t *testing.T, disks bool) {
+// checkRequirements checks that this machine has everything that the test needs. If something is missing, it skips the
+// test, or fails it if the test is required. The message lists everything that is missing.
+func checkRequirements(t *testing.T, disks bool) {
 	t.Helper()
 	var missing []string
 	if os.Getuid() != 0 {
@@ -122,7 +122,7 @@ func TestChaos(t *testing.T) {
 	if !required() && !soaktest.Long() && *faultsFlag == "" {
 		t.Skip("of make chaos, or with -faults")
 	}
-	needed(t, true)
+	checkRequirements(t, true)
 	cfg := config{
 		shards: 5, etcds: 3, groups: 16, workers: 24, disks: true, spare: true, faults: *faultsFlag, duration: *durationFlag,
 		calls: 100_000, etcdStop: 5 * time.Minute, seed: *seedFlag,
@@ -139,11 +139,11 @@ func TestChaos(t *testing.T) {
 	if soaktest.Long() && cfg.duration == 0 {
 		cfg.duration = 30 * time.Minute
 	}
-	live(t, cfg)
+	runChaos(t, cfg)
 }
 
-// live starts a store, puts it under load, causes faults, and judges the result.
-func live(t *testing.T, cfg config) {
+// runChaos starts a store, puts it under load, causes faults, and judges the result.
+func runChaos(t *testing.T, cfg config) {
 	build(t)
 	if cfg.seed == 0 {
 		cfg.seed = soaktest.Seed(t, 1)
@@ -161,12 +161,12 @@ func live(t *testing.T, cfg config) {
 		l.wait.Wait()
 	})
 	n := &nemesis{store: s, load: l, random: rand.New(rand.NewPCG(cfg.seed, 7))}
-	n.watchSigns(ctx)
+	n.watchStatus(ctx)
 	t.Cleanup(func() {
 		cancel()
 		n.signs.wait.Wait()
 	})
-	lived := n.live()
+	lived := n.injectFaults()
 	if lived == nil {
 		l.end()
 		t.Logf("the workers have ended after %.1f s", time.Since(begin).Seconds())
@@ -204,7 +204,7 @@ func (n *nemesis) judge(lived error) {
 	}
 	agreed := "not asked"
 	if lived == nil {
-		entries, err := n.agree(newest)
+		entries, err := n.compareReplicas(newest)
 		if err != nil {
 			t.Errorf("the copies disagree: %v", err)
 		}
@@ -212,6 +212,6 @@ func (n *nemesis) judge(lived error) {
 	}
 	soaktest.Report(t, "faults", len(n.spans))
 	soaktest.Report(t, "calls", l.calls.Load())
-	t.Logf("\n%s%s\ncopies: %s\n%d violations\n", n.report()+n.signs.words()+n.looks.words(), l.summary(), agreed,
+	t.Logf("\n%s%s\ncopies: %s\n%d violations\n", n.report()+n.signs.summary()+n.looks.summary(), l.summary(), agreed,
 		len(violations))
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// lived generates a history that could really have happened: calls of several workers on one record. The calls take
-// effect in the order in which they are generated.
-func lived(seed uint64, n int) []operation {
+// possibleHistory generates a history that could really have happened: calls of several workers on one record. The
+// calls take effect in the order in which they are generated.
+func possibleHistory(seed uint64, n int) []operation {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var all []operation
 	var now record
@@ -51,19 +51,19 @@ func lived(seed uint64, n int) []operation {
 	return all
 }
 
-// TestTheCheckerTakesWhatCanBe checks that the checker accepts every history that could really have happened, even if
-// some of its calls have no response.
-func TestTheCheckerTakesWhatCanBe(t *testing.T) {
+// TestCheckerAcceptsPossibleHistories checks that the checker accepts every history that could really have happened,
+// even if some of its calls have no response.
+func TestCheckerAcceptsPossibleHistories(t *testing.T) {
 	for seed := range uint64(50) {
-		all := lived(seed, 150)
+		all := possibleHistory(seed, 150)
 		if got := linearizable(all, time.Minute); got != porcupine.Ok {
-			t.Fatalf("seed %d: %v\n%s", seed, got, narrow(all))
+			t.Fatalf("seed %d: %v\n%s", seed, got, shortestImpossible(all))
 		}
 		random := rand.New(rand.NewPCG(seed, 2))
 		for range 4 {
 			i := random.IntN(len(all))
 			if o := &all[i]; o.verb == put && o.refused == none && o.ifVersion == 0 && !o.ifAbsent {
-				o.end, o.version = never, 0
+				o.end, o.version = unknownEnd, 0
 			}
 		}
 		if got := linearizable(all, time.Minute); got != porcupine.Ok {
@@ -72,9 +72,9 @@ func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	}
 }
 
-// lost removes a write from a history if some read returned the write's value. This makes the history impossible,
+// loseWrite removes a write from a history if some read returned the write's value. This makes the history impossible,
 // because that read then returned a value that no client wrote.
-func lost(all []operation, i int) ([]operation, bool) {
+func loseWrite(all []operation, i int) ([]operation, bool) {
 	o := all[i]
 	read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })
 	if o.verb != put || o.refused != none || !read {
@@ -83,8 +83,8 @@ func lost(all []operation, i int) ([]operation, bool) {
 	return slices.Delete(all, i, i+1), true
 }
 
-// older makes a read return an outdated version, that is, one that had already been replaced when the read began.
-func older(all []operation, i int) ([]operation, bool) {
+// makeReadOutdated makes a read return a version that had already been replaced when the read began.
+func makeReadOutdated(all []operation, i int) ([]operation, bool) {
 	if all[i].verb != get || all[i].seen == 0 {
 		return nil, false
 	}
@@ -114,7 +114,7 @@ func (h *history) mutate(t *testing.T) {
 		byKey[o.key] = append(byKey[o.key], o)
 	}
 	for name, change := range map[string]func([]operation, int) ([]operation,
-		bool){"a write that was acknowledged left out": lost, "a read made stale": older} {
+		bool){"a write that was acknowledged left out": loseWrite, "a read made stale": makeReadOutdated} {
 		made := 0
 		for key, all := range byKey {
 			for i := len(all) / 2; i < len(all); i++ {
@@ -144,8 +144,8 @@ var mutations = []struct {
 	name   string
 	change func(all []operation, i int) ([]operation, bool)
 }{
-	{"an acknowledged write is lost", lost},
-	{"a read gives an older version", older},
+	{"an acknowledged write is lost", loseWrite},
+	{"a read gives an older version", makeReadOutdated},
 	{"a read misses a record", func(all []operation, i int) ([]operation, bool) {
 		// The read can be changed to "no record" only if a put had certainly finished before the read began, and no delete
 		// could have removed the record between that put and the read.
@@ -193,13 +193,13 @@ var mutations = []struct {
 	}},
 }
 
-// TestTheCheckerFindsWhatCannotBe changes histories at random places. The checker must find each change.
-func TestTheCheckerFindsWhatCannotBe(t *testing.T) {
+// TestCheckerRejectsImpossibleHistories changes histories at random places. The checker must find each change.
+func TestCheckerRejectsImpossibleHistories(t *testing.T) {
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
 			made := 0
 			for seed := range uint64(40) {
-				all := lived(seed, 150)
+				all := possibleHistory(seed, 150)
 				random := rand.New(rand.NewPCG(seed, 3))
 				for range 200 {
 					if changed, ok := m.change(slices.Clone(all), random.IntN(len(all))); ok {
@@ -218,11 +218,11 @@ func TestTheCheckerFindsWhatCannotBe(t *testing.T) {
 	}
 }
 
-// TestAnUnansweredWriteMayOrMayNotHappen checks that a write without a response may take effect, but only after it was
+// TestUnansweredWriteMayTakeEffectLater checks that a write without a response may take effect, but only after it was
 // requested.
-func TestAnUnansweredWriteMayOrMayNotHappen(t *testing.T) {
+func TestUnansweredWriteMayTakeEffectLater(t *testing.T) {
 	first := operation{verb: put, key: 1, value: 1, version: 1, begin: 0, end: 10}
-	lost := operation{worker: 1, verb: put, key: 1, value: 2, begin: 20, end: never}
+	lost := operation{worker: 1, verb: put, key: 1, value: 2, begin: 20, end: unknownEnd}
 	for _, c := range []struct {
 		name string
 		read operation

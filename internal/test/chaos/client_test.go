@@ -36,9 +36,9 @@ type load struct {
 	goal    int64        // number of calls to make; after that, the workers slow down
 	failed  failures
 	clients []*client.Client
-	// damaged is a time that is set by faults that damage a disk. A call that began before this time may return an error
-	// about bad bytes, even much later, because the bytes remain bad until they are repaired.
-	damaged atomic.Int64
+	// damagedUntil is the end of the latest fault that damages data on a disk. While such a fault lasts, it is the
+	// largest possible time. A call that began before damagedUntil may return an error about bad bytes.
+	damagedUntil atomic.Int64
 
 	halt chan struct{} // closed when no new call may begin
 	ctx  context.Context
@@ -136,15 +136,15 @@ func (w *worker) work() {
 			w.finish(w.next())
 			w.load.calls.Add(1)
 		case n < 17:
-			w.putMany()
+			w.putBatch()
 		default:
 			w.getMany()
 		}
 	}
 }
 
-// key returns one of the records in use.
-func (w *worker) key() int64 {
+// pickKey picks one of the records that are in use.
+func (w *worker) pickKey() int64 {
 	groups := len(w.load.keys)
 	of := w.load.keys[w.random.IntN(groups)]
 	from := int(w.load.calls.Load()) / (keyCalls * groups)
@@ -159,7 +159,7 @@ type call struct {
 }
 
 func (w *worker) next() *call {
-	c := &call{operation: operation{worker: w.number, key: w.key()}, requestID: client.NewRequestID()}
+	c := &call{operation: operation{worker: w.number, key: w.pickKey()}, requestID: client.NewRequestID()}
 	switch n := w.random.IntN(20); {
 	case n < 6:
 		c.verb = get
@@ -213,11 +213,11 @@ func valueOf(b []byte) (uint64, error) {
 // finish sometimes gives up instead and leaves the outcome of the call unknown.
 func (w *worker) finish(c *call) {
 	c.begin = w.load.now()
-	w.tryAgain(c, w.try(c))
+	w.retry(c, w.try(c))
 }
 
-// tryAgain retries a call whose first try has failed with the given error.
-func (w *worker) tryAgain(c *call, err error) {
+// retry retries a call whose first try has failed with the given error.
+func (w *worker) retry(c *call, err error) {
 	for tries := 1; err != nil; tries++ {
 		c.unknown = c.unknown || errors.Is(err, client.ErrOutcomeUnknown)
 		plain := c.verb != get && c.ifVersion == 0 && !c.ifAbsent
@@ -227,9 +227,9 @@ func (w *worker) tryAgain(c *call, err error) {
 		case c.verb == get:
 			return
 		case plain && w.random.IntN(5) == 0 || w.load.ctx.Err() != nil:
-			c.end = never
+			c.end = unknownEnd
 			if !plain {
-				w.load.history.leaveOut(c.key)
+				w.load.history.exclude(c.key)
 			}
 			w.load.history.add(c.operation)
 			return
@@ -256,11 +256,11 @@ func (w *worker) try(c *call) error {
 	case get:
 		var got client.Record
 		got, err = w.client.Get(ctx, key, &client.GetOptions{BytesMax: 8 << 20})
-		err = w.takeGet(c, got, err)
+		err = w.recordGet(c, got, err)
 	case put:
 		var result client.PutResult
 		result, err = w.client.Put(ctx, key, data(c.value), c.putOptions())
-		err = w.takeWrite(c, result.Version, err)
+		err = w.recordWrite(c, result.Version, err)
 	case del:
 		var result client.DeleteResult
 		options := &client.DeleteOptions{RequestID: c.requestID}
@@ -269,7 +269,7 @@ func (w *worker) try(c *call) error {
 		}
 		result, err = w.client.Delete(ctx, key, options)
 		c.existed = result.Existed
-		err = w.takeWrite(c, result.Version, err)
+		err = w.recordWrite(c, result.Version, err)
 	}
 	c.end = w.load.now()
 	if err != nil {
@@ -286,8 +286,8 @@ func (c *call) putOptions() *client.PutOptions {
 	return options
 }
 
-// takeGet records the response to a read. It returns an error if the read failed.
-func (w *worker) takeGet(c *call, got client.Record, err error) error {
+// recordGet records the response to a read. It returns an error if the read failed.
+func (w *worker) recordGet(c *call, got client.Record, err error) error {
 	if errors.Is(err, client.ErrNotFound) {
 		return nil
 	}
@@ -302,8 +302,8 @@ func (w *worker) takeGet(c *call, got client.Record, err error) error {
 	return nil
 }
 
-// takeWrite records the response to a write. It returns an error if the write failed.
-func (w *worker) takeWrite(c *call, version string, err error) error {
+// recordWrite records the response to a write. It returns an error if the write failed.
+func (w *worker) recordWrite(c *call, version string, err error) error {
 	var e *client.Error
 	errors.As(err, &e)
 	switch {
@@ -333,7 +333,7 @@ func (w *worker) version(c *call, version string) uint64 {
 
 // mustNotBe records a violation if an attempt fails with an error that no fault of this test can cause.
 func (w *worker) mustNotBe(c *call, err error) {
-	if errors.Is(err, client.ErrDataLoss) && c.begin <= w.load.damaged.Load() {
+	if errors.Is(err, client.ErrDataLoss) && c.begin <= w.load.damagedUntil.Load() {
 		return
 	}
 	for _, bad := range []error{client.ErrDataLoss, client.ErrInvalid, client.ErrGroupNotFound, client.ErrTooLarge} {
@@ -357,11 +357,11 @@ func (w *worker) mustNotBe(c *call, err error) {
 	w.load.history.violate("%v: an error of no kind that a client expects: %v", c.operation, err)
 }
 
-// several returns calls for one batch, each on a different record.
-func (w *worker) several() (calls []*call) {
+// newBatch returns calls for one batch, each on a different record.
+func (w *worker) newBatch() (calls []*call) {
 	used := map[int64]bool{}
 	for range batchItems {
-		c := &call{operation: operation{worker: w.number, key: w.key()}, requestID: client.NewRequestID()}
+		c := &call{operation: operation{worker: w.number, key: w.pickKey()}, requestID: client.NewRequestID()}
 		if !used[c.key] {
 			used[c.key] = true
 			calls = append(calls, c)
@@ -370,9 +370,9 @@ func (w *worker) several() (calls []*call) {
 	return calls
 }
 
-// putMany writes a batch with BatchPut. Each put of the batch that gets no response is then retried as a single call.
-func (w *worker) putMany() {
-	calls := w.several()
+// putBatch writes a batch with BatchPut. Each put of the batch that gets no response is then retried as a single call.
+func (w *worker) putBatch() {
+	calls := w.newBatch()
 	var items []client.PutItem
 	begin := w.load.now()
 	for i, c := range calls {
@@ -388,17 +388,17 @@ func (w *worker) putMany() {
 	end := w.load.now()
 	for i, c := range calls {
 		c.end = end
-		err := w.takeWrite(c, outcomes[i].Version, outcomes[i].Err)
+		err := w.recordWrite(c, outcomes[i].Version, outcomes[i].Err)
 		if err != nil {
 			w.load.failed.add(begin, end, err)
 		}
-		w.tryAgain(c, err)
+		w.retry(c, err)
 	}
 	w.load.calls.Add(int64(len(calls)))
 }
 
 func (w *worker) getMany() {
-	calls := w.several()
+	calls := w.newBatch()
 	var items []client.GetItem
 	begin := w.load.now()
 	for _, c := range calls {
@@ -411,17 +411,17 @@ func (w *worker) getMany() {
 	end := w.load.now()
 	for i, c := range calls {
 		c.end = end
-		err := w.takeGet(c, outcomes[i].Record, outcomes[i].Err)
+		err := w.recordGet(c, outcomes[i].Record, outcomes[i].Err)
 		if err != nil {
 			w.load.failed.add(begin, end, err)
 		}
-		w.tryAgain(c, err)
+		w.retry(c, err)
 	}
 	w.load.calls.Add(int64(len(calls)))
 }
 
-// used returns the ids of all records that any call may have touched.
-func (l *load) used() (ids []int64) {
+// usedIDs returns the ids of all records that any call may have touched.
+func (l *load) usedIDs() (ids []int64) {
 	last := int(l.calls.Load())/(keyCalls*len(l.keys)) + keysAtOnce + 1
 	for _, of := range l.keys {
 		ids = append(ids, of[:min(last, len(of))]...)
@@ -435,7 +435,7 @@ func (l *load) readAll() (newest map[int64]uint64, err error) {
 	w := &worker{load: l, number: len(l.clients), client: l.clients[0], random: rand.New(rand.NewPCG(1, 1)),
 		known: map[int64]uint64{}}
 	newest = map[int64]uint64{}
-	for _, id := range l.used() {
+	for _, id := range l.usedIDs() {
 		c := &call{operation: operation{worker: w.number, key: id, begin: l.now()}}
 		err := await("reading record "+strconv.FormatInt(id, 10), time.Minute, func() error { return w.try(c) })
 		if err != nil {

@@ -25,7 +25,7 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	if err != nil {
 		return "", err
 	}
-	held := heldBy(all, victim)
+	held := groupsOn(all, victim)
 	if len(held) == 0 {
 		return "", fmt.Errorf("shard %s holds no group", victim.name)
 	}
@@ -34,10 +34,10 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := n.ballast(group); err != nil { // these versions will be superseded, so a scan must not return them
+	if _, err := n.writeBallast(group); err != nil { // these versions will be superseded, so a scan must not return them
 		return "", err
 	}
-	round, err := n.ballast(group)
+	round, err := n.writeBallast(group)
 	if err != nil {
 		return "", err
 	}
@@ -47,12 +47,12 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	if err := victim.stop(); err != nil {
 		return "", err
 	}
-	how, segment, err := n.spoil(victim, n.ballastOf(group)[1], round)
+	how, segment, err := n.damageSegment(victim, n.ballastIDs(group)[1], round)
 	if err != nil {
 		return "", errors.Join(err, victim.start())
 	}
-	offline := n.verifies(victim, segment)
-	logged := victim.logged()
+	offline := n.verifyVolume(victim, segment)
+	logged := victim.logSize()
 	if err := errors.Join(offline, victim.start()); err != nil {
 		return "", err
 	}
@@ -87,8 +87,8 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 		})
 }
 
-// spoil damages the segment on a shard's volume that holds the given ballast record.
-func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment string, err error) {
+// damageSegment damages the segment on a shard's volume that holds the given ballast record.
+func (n *nemesis) damageSegment(victim *server, id int64, round uint64) (how, segment string, err error) {
 	segments, err := filepath.Glob(victim.machine.path(filepath.Join(victim.dir, "groups", "*", "segment-*")))
 	if err != nil {
 		return "", "", err
@@ -120,8 +120,8 @@ func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment st
 	return "", "", fmt.Errorf("record %d is in none of %d segments", id, len(segments))
 }
 
-// verifies runs `sheaf verify` on a stopped volume. It returns an error if verify does not name the segment as bad.
-func (n *nemesis) verifies(victim *server, segment string) error {
+// verifyVolume runs `sheaf verify` on a stopped volume. It returns an error if verify does not name the segment as bad.
+func (n *nemesis) verifyVolume(victim *server, segment string) error {
 	out, err := victim.machine.run(sheafBinary, "verify", "--quiet", victim.dir)
 	if err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(out, segment) {
 		return fmt.Errorf("verify of the volume does not name %s: %s: %s", segment, fmt.Sprint(err), out)
@@ -137,7 +137,7 @@ func (n *nemesis) verifyGroup(name string) (string, error) {
 // scanBallast scans a group and checks its ballast records, which must have the data of the given round. A record may
 // be missing only if the scan reports damage.
 func (n *nemesis) scanBallast(group int, round uint64) error {
-	ids := n.ballastOf(group)
+	ids := n.ballastIDs(group)
 	return await("a scan of the group ends", time.Minute, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
@@ -163,8 +163,8 @@ func (n *nemesis) scanBallast(group int, round uint64) error {
 	})
 }
 
-// logged returns the size of the server's log in bytes.
-func (s *server) logged() int64 {
+// logSize returns the size of the server's log in bytes.
+func (s *server) logSize() int64 {
 	info, err := os.Stat(s.log)
 	if err != nil {
 		return 0
@@ -184,7 +184,7 @@ func (s *server) logSince(at int64) string {
 // zeroDisk zeroes the block device that a running shard uses. The shard must stop serving, and other shards must take
 // over its groups. Then the disk is formatted again, and its copies are rebuilt.
 func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
-	groups, err := n.leads(victim)
+	groups, err := n.awaitLeading(victim)
 	if err != nil {
 		return "", err
 	}
@@ -201,7 +201,7 @@ func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 		"conv=fsync"); err != nil {
 		return "", err
 	}
-	if err := n.othersLead(groups, victim); err != nil {
+	if err := n.awaitOtherLeaders(groups, victim); err != nil {
 		return "", err
 	}
 	led := time.Since(at)
@@ -215,9 +215,9 @@ func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 	}
 	took, code := time.Since(at), victim.cmd.ProcessState.ExitCode()
 	if code != 1 {
-		return "", fmt.Errorf("shard %s ended with code %d: %s", victim.name, code, victim.lastWords())
+		return "", fmt.Errorf("shard %s ended with code %d: %s", victim.name, code, victim.logTail())
 	}
-	if err := n.expects(at.Add(took), "shard "+victim.name, finding.ShardSilent); err != nil {
+	if err := n.expectFinding(at.Add(took), "shard "+victim.name, finding.ShardSilent); err != nil {
 		return "", err
 	}
 	if err := await("the disk is created again", time.Minute, func() error {

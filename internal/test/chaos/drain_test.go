@@ -45,13 +45,13 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 	if err != nil {
 		return "", err
 	}
-	held := heldBy(all, victim)
+	held := groupsOn(all, victim)
 	at := time.Now()
 	if err := n.setState(victim, placement.Draining); err != nil {
 		return "", err
 	}
 	drained := false
-	if err := n.expects(at, "shard "+victim.name, finding.ShardDraining, finding.DrainWaits,
+	if err := n.expectFinding(at, "shard "+victim.name, finding.ShardDraining, finding.DrainWaits,
 		finding.ShardDrained); err != nil {
 		return "", errors.Join(err, n.setState(victim, placement.Active))
 	}
@@ -60,7 +60,7 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 			err = errors.Join(err, n.setState(victim, placement.Active))
 		}
 	}()
-	paused, killed := n.another(victim), n.another(victim)
+	paused, killed := n.otherShard(victim), n.otherShard(victim)
 	if _, err := n.pause(paused); err != nil {
 		return "", fmt.Errorf("while it is drained, pause of %s: %w", paused.name, err)
 	}
@@ -69,7 +69,7 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 	}
 	if err := await("nothing is left on shard "+victim.name, 3*time.Minute, func() error {
 		all, err := n.survey()
-		if left := heldBy(all, victim); err == nil && len(left) > 0 {
+		if left := groupsOn(all, victim); err == nil && len(left) > 0 {
 			err = fmt.Errorf("it has groups %v", left)
 		}
 		return err
@@ -83,14 +83,14 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 	}
 	if err := await("groups come back to shard "+victim.name, 3*time.Minute, func() error {
 		all, err := n.survey()
-		if err == nil && len(heldBy(all, victim)) == 0 {
+		if err == nil && len(groupsOn(all, victim)) == 0 {
 			err = errors.New("it has none")
 		}
 		return err
 	}); err != nil {
 		return "", err
 	}
-	again := n.another(victim)
+	again := n.otherShard(victim)
 	if _, err := n.pause(again); err != nil {
 		return "", fmt.Errorf("while groups come back, pause of %s: %w", again.name, err)
 	}
@@ -99,8 +99,8 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 		paused.name, killed.name, again.name), await("the moves are over", 3*time.Minute, n.noMoves)
 }
 
-// heldBy returns the groups that have a copy on a shard.
-func heldBy(all map[string][]replica, h *server) (groups []string) {
+// groupsOn returns the groups that have a copy on a shard.
+func groupsOn(all map[string][]replica, h *server) (groups []string) {
 	for name, replicas := range all {
 		if slices.ContainsFunc(replicas, func(r replica) bool { return r.shard == h }) {
 			groups = append(groups, name)
@@ -110,8 +110,8 @@ func heldBy(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// another returns a random shard other than the given one.
-func (n *nemesis) another(but *server) *server {
+// otherShard returns a random shard other than the given one.
+func (n *nemesis) otherShard(but *server) *server {
 	for {
 		if h := n.shards[n.random.IntN(len(n.shards))]; h != but {
 			return h
@@ -123,7 +123,7 @@ func (n *nemesis) another(but *server) *server {
 // everything until it is mounted again, so the shard is restarted.
 func (n *nemesis) failDisk(victim *server) (words string, err error) {
 	disk := victim.machine.slow
-	groups, err := n.leads(victim)
+	groups, err := n.awaitLeading(victim)
 	if err != nil {
 		return "", err
 	}
@@ -139,14 +139,14 @@ func (n *nemesis) failDisk(victim *server) (words string, err error) {
 	}); err != nil {
 		return "", err
 	}
-	if err := n.othersLead(groups, victim); err != nil {
+	if err := n.awaitOtherLeaders(groups, victim); err != nil {
 		return "", err
 	}
-	if err := n.expects(at, "shard "+victim.name, finding.ShardSilent, finding.ShardState, finding.ShardProblem,
+	if err := n.expectFinding(at, "shard "+victim.name, finding.ShardSilent, finding.ShardState, finding.ShardProblem,
 		finding.GroupReadOnly, finding.GroupFailed); err != nil {
 		return "", err
 	}
-	time.Sleep(time.Until(at.Add(holdAtLeast))) // the fault must last for at least this time
+	time.Sleep(time.Until(at.Add(holdMin))) // the fault must last for at least this time
 	length := time.Since(at)
 	alive := victim.alive()
 	disk.set("off")

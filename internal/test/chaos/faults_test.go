@@ -20,12 +20,12 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// holdAtLeast is longer than an election takes (at most 2 s). It is also longer than a registration remains in etcd
-// after the last renewal (6 s).
-const holdAtLeast = 8 * time.Second
+// holdMin is the minimum time for which a process is stopped. It is longer than an election takes (at most 2 s) and
+// longer than a registration remains in etcd after its last renewal (6 s).
+const holdMin = 8 * time.Second
 
-// othersLead waits until other shards lead all the given groups.
-func (n *nemesis) othersLead(groups []string, but *server) error {
+// awaitOtherLeaders waits until other shards lead all the given groups.
+func (n *nemesis) awaitOtherLeaders(groups []string, but *server) error {
 	return await("others lead the groups of shard "+but.name, time.Minute, func() error {
 		all, err := n.survey(but)
 		if err != nil {
@@ -42,11 +42,11 @@ func (n *nemesis) othersLead(groups []string, but *server) error {
 
 func (n *nemesis) ledBy(victim *server) []string {
 	all, _ := n.survey()
-	return led(all, victim)
+	return groupsLedBy(all, victim)
 }
 
-// leads waits until a shard leads a group, and returns the groups that it leads.
-func (n *nemesis) leads(victim *server) (groups []string, err error) {
+// awaitLeading waits until a shard leads at least one group, and returns all groups that it leads.
+func (n *nemesis) awaitLeading(victim *server) (groups []string, err error) {
 	return groups, await("shard "+victim.name+" leads a group", time.Minute, func() error {
 		if groups = n.ledBy(victim); len(groups) == 0 {
 			return errors.New("it leads none")
@@ -63,11 +63,11 @@ func (n *nemesis) kill(victim *server) (string, error) {
 		return "", fmt.Errorf("it was not killed: %v", victim.cmd.ProcessState)
 	}
 	at := time.Now()
-	if err := n.othersLead(groups, victim); err != nil {
+	if err := n.awaitOtherLeaders(groups, victim); err != nil {
 		return "", err
 	}
 	took := time.Since(at)
-	if err := n.expects(at, "shard "+victim.name, finding.ShardSilent); err != nil {
+	if err := n.expectFinding(at, "shard "+victim.name, finding.ShardSilent); err != nil {
 		return "", err
 	}
 	if err := victim.start(); err != nil {
@@ -83,8 +83,8 @@ func (n *nemesis) killWithoutEtcd() error {
 	if err != nil {
 		return err
 	}
-	victim := n.leading(all)
-	s := &span{kind: "kill", victim: victim.name, led: led(all, victim), begin: n.load.now()}
+	victim := n.anyLeader(all)
+	s := &span{kind: "kill", victim: victim.name, led: groupsLedBy(all, victim), begin: n.load.now()}
 	n.t.Logf("%7.1fs kill of %s, which leads %d groups, without etcd", time.Duration(s.begin).Seconds(), victim.name,
 		len(s.led))
 	victim.kill()
@@ -92,16 +92,16 @@ func (n *nemesis) killWithoutEtcd() error {
 		return fmt.Errorf("shard %s was not killed: %v", victim.name, victim.cmd.ProcessState)
 	}
 	at := time.Now()
-	if err := n.othersLead(s.led, victim); err != nil {
+	if err := n.awaitOtherLeaders(s.led, victim); err != nil {
 		return err
 	}
 	s.evidence = fmt.Sprintf("ended by SIGKILL without etcd, others lead its %d groups after %.1f s", len(s.led),
 		time.Since(at).Seconds())
 	n.spans = append(n.spans, s)
-	if err := n.expects(at, "shard "+victim.name, finding.ShardSilent); err != nil {
+	if err := n.expectFinding(at, "shard "+victim.name, finding.ShardSilent); err != nil {
 		return err
 	}
-	if err := n.calm(); err != nil {
+	if err := n.awaitCalls(); err != nil {
 		return err
 	}
 	s.end = n.load.now()
@@ -140,12 +140,12 @@ func (n *nemesis) stop(victim *server) (string, error) {
 	groups := n.ledBy(victim)
 	at := time.Now()
 	var took time.Duration
-	stopped, err := hold(victim.process, holdAtLeast, func() error {
-		err := n.othersLead(groups, victim)
+	stopped, err := hold(victim.process, holdMin, func() error {
+		err := n.awaitOtherLeaders(groups, victim)
 		if took = time.Since(at); err != nil {
 			return err
 		}
-		return n.expects(at, "shard "+victim.name, finding.ShardSilent)
+		return n.expectFinding(at, "shard "+victim.name, finding.ShardSilent)
 	})
 	if err != nil {
 		return "", err
@@ -175,12 +175,12 @@ func (n *nemesis) isolate(victim *server, d direction) (string, error) {
 	if err := victim.machine.cut(d, others); err != nil {
 		return "", err
 	}
-	led := n.othersLead(groups, victim)
+	led := n.awaitOtherLeaders(groups, victim)
 	took := time.Since(at)
 	if led == nil && len(groups) > 0 {
-		led = n.expects(at, "shard "+victim.name, finding.ShardSilent, finding.CopySilent)
+		led = n.expectFinding(at, "shard "+victim.name, finding.ShardSilent, finding.CopySilent)
 	}
-	time.Sleep(time.Until(at.Add(holdAtLeast))) // the partition must last for at least this time
+	time.Sleep(time.Until(at.Add(holdMin))) // the partition must last for at least this time
 	length := time.Since(at)
 	dropped, err := victim.machine.reconnect()
 	if err := errors.Join(led, err); err != nil {
@@ -225,7 +225,7 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 		return "", fmt.Errorf("it did not fire: 1 MiB at 512 KiB/s took %v: %w", took, err)
 	}
 	disk.set("off")
-	if err := n.expects(time.Now(), "shard "+victim.name, finding.SlowSyncs); err != nil {
+	if err := n.expectFinding(time.Now(), "shard "+victim.name, finding.SlowSyncs); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("a sync took %.1f s while the disk hung, and 1 MiB %.1f s while it was slow", first.took.Seconds(),
@@ -235,7 +235,7 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 // fillUp fills the file system of a shard to the last byte. It checks that the shard then refuses writes to the
 // groups that it leads, and accepts them again when there is free space.
 func (n *nemesis) fillUp(victim *server) (string, error) {
-	if _, err := n.leads(victim); err != nil {
+	if _, err := n.awaitLeading(victim); err != nil {
 		return "", err
 	}
 	freeBefore, err := victim.machine.free(victim.disk)
@@ -270,10 +270,10 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 	}); err != nil {
 		return "", err
 	}
-	if err := n.expects(time.Now(), "shard "+victim.name, finding.DiskFull); err != nil {
+	if err := n.expectFinding(time.Now(), "shard "+victim.name, finding.DiskFull); err != nil {
 		return "", err
 	}
-	for at := time.Now(); time.Since(at) < holdAtLeast; time.Sleep(200 * time.Millisecond) {
+	for at := time.Now(); time.Since(at) < holdMin; time.Sleep(200 * time.Millisecond) {
 		if err := victim.machine.fill(victim.disk); err != nil {
 			return "", err
 		}
@@ -325,9 +325,9 @@ func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) 
 	return reason, err
 }
 
-// twin starts the same shard a second time on the same volume. The second process must exit, and the first process must
-// continue.
-func (n *nemesis) twin(victim *server) (string, error) {
+// startTwin starts the same shard a second time on the same volume. The second process must exit, and the first process
+// must continue.
+func (n *nemesis) startTwin(victim *server) (string, error) {
 	args := slices.Clone(victim.args)
 	for i, a := range args {
 		args[i] = strings.Replace(strings.Replace(a, ":7610", ":7710", 1), ":7611", ":7711", 1)
@@ -336,11 +336,11 @@ func (n *nemesis) twin(victim *server) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return n.refused(p, victim, "locked by another process")
+	return n.awaitTwinExit(p, victim, "locked by another process")
 }
 
-// twinOnACopy starts the same shard on a copy of its volume, on another machine.
-func (n *nemesis) twinOnACopy(victim *server) (string, error) {
+// startTwinOnCopy starts the same shard on a copy of its volume, on another machine.
+func (n *nemesis) startTwinOnCopy(victim *server) (string, error) {
 	n.copied++
 	dir := filepath.Join(n.dir, fmt.Sprintf("copy-%d", n.copied))
 	// Files appear and disappear while cp runs, which makes cp fail. The copy need not be a snapshot.
@@ -356,21 +356,21 @@ func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	return n.refused(p, victim, "is live on")
+	return n.awaitTwinExit(p, victim, "is live on")
 }
 
-// refused waits until the second process of a shard (a twin) has exited on its own and has logged the given words,
-// while the first process continues to serve.
-func (n *nemesis) refused(p *process, first *server, words string) (string, error) {
+// awaitTwinExit waits until the second process of a shard (a twin) has exited on its own and has logged the given
+// words, while the first process continues to serve.
+func (n *nemesis) awaitTwinExit(p *process, first *server, words string) (string, error) {
 	begin := time.Now()
 	select {
 	case <-p.ended:
 	case <-time.After(time.Minute):
 		p.kill()
-		return "", fmt.Errorf("the twin runs: %s", p.lastWords())
+		return "", fmt.Errorf("the twin runs: %s", p.logTail())
 	}
 	code := p.cmd.ProcessState.ExitCode()
-	text := p.lastWords()
+	text := p.logTail()
 	if code != 1 || !strings.Contains(text, words) {
 		return "", fmt.Errorf("the twin ended with code %d, without the words %q: %s", code, words, text)
 	}

@@ -20,13 +20,14 @@ const (
 	// lookPatience is added to the time that a rule allows if the run is not a soak, because such a run must not fail
 	// just because the machine is slow. It still fails if a finding never appears or never disappears.
 	lookPatience = 2 * time.Minute
-	// If a rule allows a finding to remain for endsLater or longer after its cause is gone, chaos does not wait until
-	// the finding has disappeared.
+	// The test does not wait for a finding to disappear if the finding's rule allows it to remain for this long after
+	// its cause is gone.
 	endsLater = time.Minute
 )
 
-// looks counts the findings that `sheaf doctor` had to report because of faults. Only the nemesis goroutine uses it.
-type looks struct {
+// findingStats counts the findings that `sheaf doctor` had to report because of faults. Only the nemesis goroutine uses
+// it.
+type findingStats struct {
 	byKind map[finding.Kind]*lookTimes
 	open   []expected // findings reported during the current fault
 }
@@ -39,9 +40,9 @@ type expected struct {
 
 type lookTimes struct {
 	reported, gone int
-	// mostReported is the longest time that passed between the start of a cause and the report of its finding. mostGone
-	// is the longest time that passed between the end of a fault and the disappearance of its finding.
-	mostReported, mostGone time.Duration
+	// reportedMax is the longest time that passed between the start of a cause and the report of its finding.
+	// goneMax is the longest time that passed between the end of a fault and the disappearance of its finding.
+	reportedMax, goneMax time.Duration
 }
 
 // doctor returns the findings of `sheaf doctor`. The exit code must be 1 if and only if there is a problem.
@@ -66,11 +67,12 @@ func isAbout(f *finding.Finding, who string) bool {
 	return f.Where == who || strings.HasSuffix(f.Where, " on "+who) || strings.Contains(f.What, "its copy on "+who+" ")
 }
 
-// look calls doctor repeatedly until the findings are as wanted. It returns how much time passed between the time in
-// the argument since and the start of the last call. It fails if a call that began after the rule's time had run out
-// still did not return the wanted findings.
-func (n *nemesis) look(what string, since time.Time, within time.Duration, wanted func([]finding.Finding) bool) (
-	took time.Duration, err error) {
+// awaitFindings calls doctor repeatedly until the findings are as wanted. It returns how much time passed between the
+// time in the argument since and the start of the last call. It fails if a call that began after the rule's time had
+// run out still did not return the wanted findings.
+func (n *nemesis) awaitFindings(what string, since time.Time, within time.Duration,
+	wanted func([]finding.Finding) bool,
+) (took time.Duration, err error) {
 	limit := within + lookPatience
 	if soaktest.Long() {
 		limit = within + lookSlack
@@ -102,11 +104,11 @@ func (n *nemesis) look(what string, since time.Time, within time.Duration, wante
 	}
 }
 
-// expects waits until `sheaf doctor` reports a finding of one of the given kinds about a part of the store (the
-// argument who). The argument since is the time at which the cause of the finding began. If the finding does not
-// appear within the time after it that the rules allow, expects returns an error. It also notes the finding, so that
-// findingsEnd can check that it disappears after the fault.
-func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) error {
+// expectFinding waits until `sheaf doctor` reports a finding of one of the given kinds about a part of the store (the
+// argument who). The argument since is the time at which the cause of the finding began. If the finding does not appear
+// within the time that the rules allow after since, expectFinding returns an error. It also notes the finding, so that
+// awaitFindingsGone can check that it disappears after the fault.
+func (n *nemesis) expectFinding(since time.Time, who string, kinds ...finding.Kind) error {
 	within := time.Duration(0)
 	for _, kind := range kinds {
 		rule, ok := finding.RuleOf(kind)
@@ -116,7 +118,8 @@ func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) er
 		within = max(within, rule.Within)
 	}
 	var seen []finding.Kind
-	took, err := n.look(fmt.Sprintf("%v about %s", kinds, who), since, within, func(found []finding.Finding) bool {
+	what := fmt.Sprintf("%v about %s", kinds, who)
+	took, err := n.awaitFindings(what, since, within, func(found []finding.Finding) bool {
 		seen = nil
 		for i := range found {
 			if kind := found[i].Kind; isAbout(&found[i], who) && slices.Contains(kinds, kind) && !slices.Contains(seen, kind) {
@@ -131,16 +134,16 @@ func (n *nemesis) expects(since time.Time, who string, kinds ...finding.Kind) er
 	for _, kind := range seen {
 		times := n.looks.of(kind)
 		times.reported++
-		times.mostReported = max(times.mostReported, took)
+		times.reportedMax = max(times.reportedMax, took)
 		n.looks.open = append(n.looks.open, expected{kind, who})
 	}
 	return nil
 }
 
-// findingsEnd is called when a fault has ended and the store is whole again. The findings that expects() has noted
-// must disappear in time, after which `sheaf doctor` must find no problem. Otherwise findingsEnd returns an error. It
-// ignores the problems that doctor reports while etcd is stopped.
-func (n *nemesis) findingsEnd() error {
+// awaitFindingsGone is called when a fault has ended and the store is whole again. The findings that expectFinding has
+// noted must disappear in time, after which `sheaf doctor` must find no problem. Otherwise awaitFindingsGone returns an
+// error. It ignores the problems that doctor reports while etcd is stopped.
+func (n *nemesis) awaitFindingsGone() error {
 	since := time.Now()
 	open := n.looks.open
 	n.looks.open = nil
@@ -149,7 +152,7 @@ func (n *nemesis) findingsEnd() error {
 		if rule.Gone >= endsLater {
 			continue
 		}
-		took, err := n.look(fmt.Sprintf("%s about %s is gone", e.kind, e.who), since, rule.Gone,
+		took, err := n.awaitFindings(fmt.Sprintf("%s about %s is gone", e.kind, e.who), since, rule.Gone,
 			func(found []finding.Finding) bool {
 				return !slices.ContainsFunc(found, func(f finding.Finding) bool { return f.Kind == e.kind && isAbout(&f, e.who) })
 			})
@@ -158,7 +161,7 @@ func (n *nemesis) findingsEnd() error {
 		}
 		times := n.looks.of(e.kind)
 		times.gone++
-		times.mostGone = max(times.mostGone, took)
+		times.goneMax = max(times.goneMax, took)
 	}
 	if n.etcdStopped {
 		return nil
@@ -169,13 +172,13 @@ func (n *nemesis) findingsEnd() error {
 			longest = max(longest, r.Gone)
 		}
 	}
-	_, err := n.look("no problem is left", since, longest, func(found []finding.Finding) bool {
+	_, err := n.awaitFindings("no problem is left", since, longest, func(found []finding.Finding) bool {
 		return finding.Count(found, finding.Problem) == 0
 	})
 	return err
 }
 
-func (l *looks) of(kind finding.Kind) *lookTimes {
+func (l *findingStats) of(kind finding.Kind) *lookTimes {
 	if l.byKind == nil {
 		l.byKind = map[finding.Kind]*lookTimes{}
 	}
@@ -185,13 +188,13 @@ func (l *looks) of(kind finding.Kind) *lookTimes {
 	return l.byKind[kind]
 }
 
-// words returns one line for each kind of finding that faults have caused.
-func (l *looks) words() string {
+// summary returns one line for each kind of finding that faults have caused.
+func (l *findingStats) summary() string {
 	out := strings.Builder{}
 	for _, kind := range slices.Sorted(maps.Keys(l.byKind)) {
 		t := l.byKind[kind]
 		fmt.Fprintf(&out, "finding %s: reported at %d faults, at most %.1f s after its cause; gone after %d, "+
-			"at most %.1f s\n", kind, t.reported, t.mostReported.Seconds(), t.gone, t.mostGone.Seconds())
+			"at most %.1f s\n", kind, t.reported, t.reportedMax.Seconds(), t.gone, t.goneMax.Seconds())
 	}
 	return out.String()
 }

@@ -30,9 +30,9 @@ const (
 	mismatch
 )
 
-// never is the end time of a call whose outcome is unknown. Such a call may take effect at any later time, or not at
-// all.
-const never = int64(math.MaxInt64)
+// unknownEnd is the end time of a call whose outcome is unknown. Such a call may take effect at any later time, or not
+// at all.
+const unknownEnd = int64(math.MaxInt64)
 
 // operation is one client's call on one record, with its observed outcome. A value identifies a put, because no two
 // puts have the same value. The value 0 stands for no record.
@@ -53,7 +53,7 @@ type operation struct {
 
 func (o operation) String() string {
 	until := "never answered"
-	if o.end != never {
+	if o.end != unknownEnd {
 		until = time.Duration(o.end).String()
 	}
 	return fmt.Sprintf(
@@ -70,9 +70,9 @@ type record struct {
 	floor   uint64 // any version that is written later is greater than this
 }
 
-// has reports whether the given version may be the record's newest one. It also returns the record with this version
-// filled in, because the version may have been unknown until now.
-func (r record) has(version uint64) (bool, record) {
+// matches reports whether the given version may be the record's newest one. It also returns the record with this
+// version filled in, because the version may have been unknown until now.
+func (r record) matches(version uint64) (bool, record) {
 	switch {
 	case version == 0 || r.value == 0:
 		return (version == 0) == (r.value == 0), r
@@ -102,13 +102,13 @@ func step(r record, o operation) (bool, record) {
 		if o.seen != r.value {
 			return false, r
 		}
-		return r.has(o.version)
+		return r.matches(o.version)
 	}
-	if o.end == never {
-		return true, r.unanswered(o)
+	if o.end == unknownEnd {
+		return true, r.afterUnanswered(o)
 	}
 	if o.refused != none {
-		ok, known := r.has(o.version)
+		ok, known := r.matches(o.version)
 		wrong := o.refused == exists && r.value != 0 || o.refused == mismatch && o.version != o.ifVersion
 		return ok && wrong, known
 	}
@@ -116,7 +116,7 @@ func step(r record, o operation) (bool, record) {
 		return false, r
 	}
 	if o.ifVersion != 0 {
-		ok, known := r.has(o.ifVersion)
+		ok, known := r.matches(o.ifVersion)
 		if !ok {
 			return false, r
 		}
@@ -139,9 +139,9 @@ func step(r record, o operation) (bool, record) {
 	return true, record{value: o.value, version: o.version, floor: o.version}
 }
 
-// unanswered returns the record after a call without a response has taken effect. Workers give up a call only if it
-// is unconditional. So the record's new content is certain, and only its version is unknown.
-func (r record) unanswered(o operation) record {
+// afterUnanswered returns the record after a call without a response has taken effect. Workers give up a call only if
+// it is unconditional. So the record's new content is certain, and only its version is unknown.
+func (r record) afterUnanswered(o operation) record {
 	if o.verb == del {
 		return record{floor: r.floor}
 	}
@@ -156,9 +156,9 @@ type history struct {
 	leftOut    map[int64]bool
 }
 
-// leaveOut excludes a record from the judgement. This is necessary if the run ends before a conditional write on the
+// exclude excludes a record from the judgement. This is necessary if the run ends before a conditional write on the
 // record was answered, because the checker cannot handle such a write.
-func (h *history) leaveOut(key int64) {
+func (h *history) exclude(key int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.leftOut == nil {
@@ -206,7 +206,7 @@ func (h *history) judge(patience time.Duration) []string {
 	for key, all := range byKey {
 		if result := linearizable(all, patience); result != porcupine.Ok {
 			violations = append(violations, fmt.Sprintf("record %d: its %d calls are not linearizable (%v):\n%s", key, len(all),
-				result, narrow(all)))
+				result, shortestImpossible(all)))
 		}
 	}
 	return violations
@@ -220,15 +220,15 @@ func linearizable(all []operation, patience time.Duration) porcupine.CheckResult
 	return porcupine.CheckOperationsTimeout(model, input, patience)
 }
 
-// narrow finds the shortest impossible prefix of a history, and returns the last calls in it, one per line. The last
-// line is the call that makes the prefix impossible.
-func narrow(all []operation) string {
+// shortestImpossible finds the shortest impossible prefix of a history, and returns the last calls in it, one per line.
+// The last line is the call that makes the prefix impossible.
+func shortestImpossible(all []operation) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b operation) int { return int(min(1, max(-1, a.end-b.end))) })
 	low, high := 0, len(all)
 	for low < high {
 		middle := (low + high) / 2
-		if linearizable(upTo(all, middle), 10*time.Second) == porcupine.Ok {
+		if linearizable(firstFinished(all, middle), 10*time.Second) == porcupine.Ok {
 			low = middle + 1
 		} else {
 			high = middle
@@ -241,9 +241,9 @@ func narrow(all []operation) string {
 	return text
 }
 
-// upTo returns the n calls that finished first. It also returns unconditional writes that had begun by then and
-// finished later, because they may already have taken effect.
-func upTo(byEnd []operation, n int) []operation {
+// firstFinished returns the n calls that finished first. It also returns unconditional writes that had begun by then
+// and finished later, because they may already have taken effect.
+func firstFinished(byEnd []operation, n int) []operation {
 	out := slices.Clone(byEnd[:n])
 	if n == 0 {
 		return out
@@ -252,7 +252,7 @@ func upTo(byEnd []operation, n int) []operation {
 	for _, o := range byEnd[n:] {
 		plain := o.verb != get && o.refused == none && o.ifVersion == 0 && !o.ifAbsent
 		if o.begin < last && plain {
-			o.end = never
+			o.end = unknownEnd
 			out = append(out, o)
 		}
 	}

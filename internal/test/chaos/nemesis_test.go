@@ -32,8 +32,8 @@ type nemesis struct {
 	deck   []*fault
 	copied int    // number of twins that were started on a copy of a volume
 	rounds uint64 // number of ballast rounds so far
-	signs  signs
-	looks  looks
+	signs  statusReports
+	looks  findingStats
 	// etcdStopped is true while all members of etcd are stopped.
 	etcdStopped bool
 }
@@ -57,28 +57,28 @@ var faults = []*fault{
 	{name: "cut-deaf", run: func(n *nemesis, v *server) (string, error) { return n.isolate(v, deaf) }},
 	{name: "cut-mute", run: func(n *nemesis, v *server) (string, error) { return n.isolate(v, mute) }},
 	{name: "cut", run: func(n *nemesis, v *server) (string, error) { return n.isolate(v, silent) }},
-	{name: "slow-disk", disk: true, run: (*nemesis).slowDown, victim: onSlowDisk},
+	{name: "slow-disk", disk: true, run: (*nemesis).slowDown, victim: slowDiskShard},
 	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(n *nemesis) *server {
 		return n.shards[filledDisk]
 	}},
-	{name: "disk-error", etcd: true, disk: true, run: (*nemesis).failDisk, victim: onSlowDisk},
-	{name: "twin", etcd: true, run: (*nemesis).twin},
-	{name: "twin-copy", etcd: true, run: (*nemesis).twinOnACopy},
+	{name: "disk-error", etcd: true, disk: true, run: (*nemesis).failDisk, victim: slowDiskShard},
+	{name: "twin", etcd: true, run: (*nemesis).startTwin},
+	{name: "twin-copy", etcd: true, run: (*nemesis).startTwinOnCopy},
 	{name: "gateway-stop", run: (*nemesis).stopGateway, victim: anyGateway},
 	{name: "gateway-kill", etcd: true, run: (*nemesis).killGateway, victim: anyGateway},
-	{name: "overload", etcd: true, disk: true, run: (*nemesis).overload, victim: onSlowDisk},
+	{name: "overload", etcd: true, disk: true, run: (*nemesis).overload, victim: slowDiskShard},
 	{name: "overload-kill", etcd: true, run: (*nemesis).overloadAndKill},
 	{name: "drain", etcd: true, run: (*nemesis).drain},
 	{name: "stalled-readers", etcd: true, run: (*nemesis).stallReaders},
 	{name: "damaged-copy", etcd: true, bad: true, run: (*nemesis).damageCopy},
-	{name: "zeroed-disk", etcd: true, disk: true, bad: true, run: (*nemesis).zeroDisk, victim: onLoopDevice},
+	{name: "zeroed-disk", etcd: true, disk: true, bad: true, run: (*nemesis).zeroDisk, victim: loopDeviceShard},
 }
 
-// onSlowDisk returns the shard whose disk can be made slow or made to fail.
-func onSlowDisk(n *nemesis) *server { return n.shards[slowedDisk] }
+// slowDiskShard returns the shard whose disk can be made slow or made to fail.
+func slowDiskShard(n *nemesis) *server { return n.shards[slowedDisk] }
 
-// onLoopDevice returns a shard whose disk is a loop device without slowdisk.
-func onLoopDevice(n *nemesis) *server {
+// loopDeviceShard returns a shard whose disk is a loop device without slowdisk.
+func loopDeviceShard(n *nemesis) *server {
 	for {
 		if i := n.random.IntN(len(n.shards)); i != slowedDisk {
 			return n.shards[i]
@@ -91,9 +91,9 @@ func anyGateway(n *nemesis) *server { return n.gateways[n.random.IntN(len(n.gate
 // etcdStop is the name of the fault that overlaps the others.
 const etcdStop = "etcd-stop"
 
-// chosen returns the faults that a list names, or all faults if the list is empty. The second result tells whether
-// etcdStop is among them.
-func chosen(list string) ([]*fault, bool, error) {
+// selectFaults returns the faults that a list names, or all faults if the list is empty. The second result tells
+// whether etcdStop is among them.
+func selectFaults(list string) ([]*fault, bool, error) {
 	if list == "" {
 		return faults, true, nil
 	}
@@ -121,8 +121,8 @@ func names(all []*fault) (out []string) {
 	return out
 }
 
-// one injects a single fault, heals it, and waits until the store is whole again.
-func (n *nemesis) one(f *fault) error {
+// injectFault injects a single fault, heals it, and waits until the store is whole again.
+func (n *nemesis) injectFault(f *fault) error {
 	all, err := n.survey()
 	if err != nil {
 		return err
@@ -131,12 +131,12 @@ func (n *nemesis) one(f *fault) error {
 	if f.victim != nil {
 		victim = f.victim(n)
 	} else {
-		victim = n.leading(all)
+		victim = n.anyLeader(all)
 	}
-	s := &span{kind: f.name, victim: victim.name, led: led(all, victim), begin: n.load.now()}
+	s := &span{kind: f.name, victim: victim.name, led: groupsLedBy(all, victim), begin: n.load.now()}
 	n.t.Logf("%7.1fs %s of %s, which leads %d groups", time.Duration(s.begin).Seconds(), f.name, victim.name, len(s.led))
 	if f.bad {
-		n.load.damaged.Store(math.MaxInt64)
+		n.load.damagedUntil.Store(math.MaxInt64)
 	}
 	if s.evidence, err = f.run(n, victim); err != nil {
 		return fmt.Errorf("%s of %s: %w", f.name, victim.name, err)
@@ -144,23 +144,23 @@ func (n *nemesis) one(f *fault) error {
 	if err := n.settle(); err != nil {
 		return fmt.Errorf("after %s of %s: %w", f.name, victim.name, err)
 	}
-	if err := n.findingsEnd(); err != nil {
+	if err := n.awaitFindingsGone(); err != nil {
 		return fmt.Errorf("after %s of %s: %w", f.name, victim.name, err)
 	}
 	s.end = n.load.now()
 	if f.bad {
-		n.load.damaged.Store(s.end)
+		n.load.damagedUntil.Store(s.end)
 	}
 	n.spans = append(n.spans, s)
 	n.t.Logf("%7.1fs it is over: %s", time.Duration(s.end).Seconds(), s.evidence)
-	return n.calm()
+	return n.awaitCalls()
 }
 
-// leading returns a shard that leads a group.
-func (n *nemesis) leading(all map[string][]replica) *server {
+// anyLeader returns a shard that leads a group.
+func (n *nemesis) anyLeader(all map[string][]replica) *server {
 	var some []*server
 	for _, h := range n.shards {
-		if len(led(all, h)) > 0 {
+		if len(groupsLedBy(all, h)) > 0 {
 			some = append(some, h)
 		}
 	}
@@ -170,8 +170,9 @@ func (n *nemesis) leading(all map[string][]replica) *server {
 	return some[n.random.IntN(len(some))]
 }
 
-// calm waits until the clients have made a few more calls. No fault is active, so all of these calls should succeed.
-func (n *nemesis) calm() error {
+// awaitCalls waits until the clients have made a few more calls. No fault is active, so all of these calls should
+// succeed.
+func (n *nemesis) awaitCalls() error {
 	before := n.load.history.count()
 	return await("calls go on", time.Minute, func() error {
 		if v := n.load.history.violations(); v > 0 {
@@ -195,41 +196,41 @@ func (n *nemesis) next(from []*fault) *fault {
 	return f
 }
 
-// live injects every kind of fault once. It then injects more faults until the time of the run is over and enough
-// calls have been made.
-func (n *nemesis) live() error {
-	some, etcd, err := chosen(n.cfg.faults)
+// injectFaults injects every kind of fault once. It then injects more faults until the time of the run is over and
+// enough calls have been made.
+func (n *nemesis) injectFaults() error {
+	some, etcd, err := selectFaults(n.cfg.faults)
 	if err != nil {
 		return err
 	}
 	some = slices.DeleteFunc(slices.Clone(some), func(f *fault) bool { return f.disk && !n.cfg.disks })
-	if err := n.calm(); err != nil {
+	if err := n.awaitCalls(); err != nil {
 		return err
 	}
 	// The faults that need etcd come first, and so does the full disk. A full disk takes effect only on a leader, and
 	// without etcd no shard becomes a group's leader.
 	for _, f := range some {
 		if f.etcd || f.name == "full-disk" {
-			if err := n.one(f); err != nil {
+			if err := n.injectFault(f); err != nil {
 				return err
 			}
 		}
 	}
 	if etcd && n.cfg.etcdStop > 0 {
-		if err := n.withoutEtcd(some); err != nil {
+		if err := n.runWithoutEtcd(some); err != nil {
 			return err
 		}
 	}
 	for _, f := range some {
 		if n.fired(f.name) == 0 {
-			if err := n.one(f); err != nil {
+			if err := n.injectFault(f); err != nil {
 				return err
 			}
 		}
 	}
 	n.deck = nil
 	for len(some) > 0 && (time.Duration(n.load.now()) < n.cfg.duration || n.load.calls.Load() < n.cfg.calls) {
-		if err := n.one(n.next(some)); err != nil {
+		if err := n.injectFault(n.next(some)); err != nil {
 			return err
 		}
 	}
@@ -245,9 +246,9 @@ func (n *nemesis) fired(kind string) (times int) {
 	return times
 }
 
-// withoutEtcd kills every member of etcd and continues with all faults that a store must survive without etcd. The
-// last of these kills a shard, which cannot serve again without etcd. Then withoutEtcd starts etcd again.
-func (n *nemesis) withoutEtcd(some []*fault) error {
+// runWithoutEtcd kills every member of etcd and continues with all faults that a store must survive without etcd. The
+// last of these kills a shard, which cannot serve again without etcd. Then runWithoutEtcd starts etcd again.
+func (n *nemesis) runWithoutEtcd(some []*fault) error {
 	s := &span{kind: etcdStop, victim: "all", begin: n.load.now()}
 	for g := range n.cfg.groups {
 		s.led = append(s.led, fmt.Sprint(g))
@@ -261,7 +262,7 @@ func (n *nemesis) withoutEtcd(some []*fault) error {
 	stopped := time.Now()
 	n.t.Logf("%7.1fs etcd is stopped for %v", time.Duration(s.begin).Seconds(), n.cfg.etcdStop)
 	n.etcdStopped = true
-	if err := n.expects(stopped, "store", finding.StoreProblem); err != nil {
+	if err := n.expectFinding(stopped, "store", finding.StoreProblem); err != nil {
 		return err
 	}
 	n.looks.open = nil // this finding remains, because etcd remains stopped
@@ -273,7 +274,7 @@ func (n *nemesis) withoutEtcd(some []*fault) error {
 			time.Sleep(time.Second)
 			continue
 		}
-		if err := n.one(n.next(some)); err != nil {
+		if err := n.injectFault(n.next(some)); err != nil {
 			return fmt.Errorf("while etcd is stopped: %w", err)
 		}
 	}
@@ -300,12 +301,12 @@ func (n *nemesis) withoutEtcd(some []*fault) error {
 	}
 	n.etcdStopped = false
 	n.looks.open = append(n.looks.open, expected{finding.StoreProblem, "store"})
-	if err := n.findingsEnd(); err != nil {
+	if err := n.awaitFindingsGone(); err != nil {
 		return fmt.Errorf("after the stop of etcd: %w", err)
 	}
 	s.end, s.evidence = n.load.now(), fmt.Sprintf("%d members killed, away for %.0f s, %d calls answered meanwhile",
 		len(n.etcds), away.Seconds(), answered)
 	n.spans = append(n.spans, s)
 	n.t.Logf("%7.1fs etcd is back: %s", time.Duration(s.end).Seconds(), s.evidence)
-	return n.calm()
+	return n.awaitCalls()
 }

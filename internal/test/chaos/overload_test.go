@@ -25,11 +25,11 @@ import (
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
-	// burstTakenMax limits the bytes that a burst stores. A gateway gives each put a request id, and compaction keeps
+	// burstStoredMax limits the bytes that a burst stores. A gateway gives each put a request id, and compaction keeps
 	// every put with a request id. So the data of a burst remains on three disks for ten minutes.
-	burstTakenMax = 32 << 20
-	burstRefusals = 20              // a burst must cause at least this many refusals
-	burstLasts    = 7 * time.Second // the burst continues for this time, which is longer than workers retry most calls
+	burstStoredMax = 32 << 20
+	burstRefusals  = 20              // a burst must cause at least this many refusals
+	burstLasts     = 7 * time.Second // the burst continues for this time, which is longer than workers retry most calls
 
 	overloadedRate = "1M"         // bytes per second; so slow that the groups on the disk are easy to overload
 	overloaded     = "OVERLOADED" // the reason that a refusal gives
@@ -75,7 +75,7 @@ func (n *nemesis) newBurst(group int) (*burst, error) {
 
 // put makes one put after another until the burst ends. After a put was refused, it pauses briefly.
 func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int64, data []byte) {
-	for ctx.Err() == nil && b.bytes.Load() < burstTakenMax {
+	for ctx.Err() == nil && b.bytes.Load() < burstStoredMax {
 		number := b.numbers.Add(1)
 		call, cancel := context.WithTimeout(ctx, 5*time.Second)
 		_, err := to.Put(call, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id}, Data: data, TimestampUnixNs: &number})
@@ -97,8 +97,8 @@ func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int
 	}
 }
 
-// refusedIsNotThere records a violation if the store holds data of a put that was refused as OVERLOADED.
-func (n *nemesis) refusedIsNotThere(b *burst) error {
+// checkRefusedPuts records a violation if the store holds data of a put that was refused as OVERLOADED.
+func (n *nemesis) checkRefusedPuts(b *burst) error {
 	for id, told := range b.told {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		for r, err := range n.load.clients[0].Versions(ctx, client.Key{ID: id}) {
@@ -124,12 +124,12 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// over stops a burst, and checks the responses that its callers received.
-func (n *nemesis) over(b *burst) error {
+// endBurst stops a burst, and checks the responses that its callers received.
+func (n *nemesis) endBurst(b *burst) error {
 	if err := b.end(); err != nil {
 		return err
 	}
-	return n.refusedIsNotThere(b)
+	return n.checkRefusedPuts(b)
 }
 
 // end waits until all callers have finished.
@@ -148,12 +148,12 @@ func (b *burst) end() error {
 func (n *nemesis) overload(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	defer disk.set("off")
-	before := n.load.failed.of(overloaded)
+	before := n.load.failed.count(overloaded)
 	b, group, err := n.flood(victim, func() { disk.set(overloadedRate) })
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, n.over(b)) }()
+	defer func() { err = errors.Join(err, n.endBurst(b)) }()
 	gateway := anyGateway(n)
 	stopped, err := hold(gateway.process, burstLasts, func() error { return nil })
 	if err != nil {
@@ -162,29 +162,29 @@ func (n *nemesis) overload(victim *server) (words string, err error) {
 	disk.set("off")
 	return fmt.Sprintf("%v; %s was stopped for %.1f s; %d of the workers' calls ended with that", b.words(group),
 		gateway.name, stopped.Seconds(),
-		n.load.failed.of(overloaded)-before), await(gateway.name, time.Minute, gateway.ready)
+		n.load.failed.count(overloaded)-before), await(gateway.name, time.Minute, gateway.ready)
 }
 
 // overloadAndKill sends more calls to a group than it accepts, and kills its leader while they wait, so that the
 // retries of all callers reach the next leader.
 func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
-	before := n.load.failed.of(overloaded)
+	before := n.load.failed.count(overloaded)
 	b, group, err := n.flood(victim, func() {})
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, n.over(b)) }()
+	defer func() { err = errors.Join(err, n.endBurst(b)) }()
 	killed, err := n.kill(victim)
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%v; %d of the workers' calls ended with that; %s", b.words(group),
-		n.load.failed.of(overloaded)-before, killed), nil
+		n.load.failed.count(overloaded)-before, killed), nil
 }
 
 // flood starts a burst on a group that a shard leads, and waits until calls are refused.
 func (n *nemesis) flood(victim *server, begin func()) (b *burst, group int, err error) {
-	groups, err := n.leads(victim)
+	groups, err := n.awaitLeading(victim)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -212,8 +212,8 @@ func (b *burst) words(group int) string {
 		b.refused.Load(), b.failed.Load())
 }
 
-// of returns the number of calls that failed with one kind of error.
-func (f *failures) of(what string) (count int) {
+// count returns the number of calls that failed with one kind of error.
+func (f *failures) count(what string) (count int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, one := range f.all {

@@ -33,8 +33,8 @@ func (n *nemesis) pause(victim *server) (string, error) {
 // stop are then completed.
 func (n *nemesis) stopGateway(victim *server) (string, error) {
 	before := n.load.history.count()
-	length := pauseLeast + time.Duration(n.random.Int64N(int64(holdAtLeast)))
-	took, err := hold(victim.process, length, func() error { return n.answered(before, 50) })
+	length := pauseLeast + time.Duration(n.random.Int64N(int64(holdMin)))
+	took, err := hold(victim.process, length, func() error { return n.awaitAnswers(before, 50) })
 	if err != nil {
 		return "", err
 	}
@@ -50,7 +50,7 @@ func (n *nemesis) killGateway(victim *server) (string, error) {
 	if !victim.killed() {
 		return "", fmt.Errorf("it was not killed: %v", victim.cmd.ProcessState)
 	}
-	if err := n.answered(before, 200); err != nil {
+	if err := n.awaitAnswers(before, 200); err != nil {
 		return "", err
 	}
 	answered := n.load.history.count() - before
@@ -61,9 +61,9 @@ func (n *nemesis) killGateway(victim *server) (string, error) {
 		await(victim.name, time.Minute, victim.ready)
 }
 
-// answered waits until the given number of further calls has been answered. The argument before is the number of
-// calls that had been answered earlier.
-func (n *nemesis) answered(before, calls int) error {
+// awaitAnswers waits until the given number of further calls has been answered. The argument before is the number of
+// calls that had been answered when the wait began.
+func (n *nemesis) awaitAnswers(before, calls int) error {
 	return await("calls are answered meanwhile", time.Minute, func() error {
 		if now := n.load.history.count(); now < before+calls {
 			return fmt.Errorf("%d were", now-before)

@@ -35,8 +35,8 @@ func ballastData(id int64, round uint64) []byte {
 	return out
 }
 
-// ballastOf returns the ids of a group's ballast.
-func (n *nemesis) ballastOf(group int) (ids []int64) {
+// ballastIDs returns the ids of a group's ballast.
+func (n *nemesis) ballastIDs(group int) (ids []int64) {
 	hash := routing.Routing{Mode: routing.Hash, Groups: n.cfg.groups}
 	for id := int64(ballastFirst); len(ids) < ballastRecords; id-- {
 		if hash.GroupOf(id) == group {
@@ -46,10 +46,10 @@ func (n *nemesis) ballastOf(group int) (ids []int64) {
 	return ids
 }
 
-// ballast writes all ballast records of a group once more, with the data of the next round.
-func (n *nemesis) ballast(group int) (round uint64, err error) {
+// writeBallast writes all ballast records of a group once more, with the data of the next round.
+func (n *nemesis) writeBallast(group int) (round uint64, err error) {
 	n.rounds++
-	for _, id := range n.ballastOf(group) {
+	for _, id := range n.ballastIDs(group) {
 		data := ballastData(id, n.rounds)
 		if err := await("ballast is put", time.Minute, func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -75,7 +75,7 @@ const (
 // no memory left for another response. Puts must still succeed then. The callers first keep their connection open, as
 // if they hung, and then close it.
 func (n *nemesis) stallReaders(victim *server) (words string, err error) {
-	group, err := n.ledWithBallast(victim)
+	group, err := n.groupWithBallast(victim)
 	if err != nil {
 		return "", err
 	}
@@ -109,7 +109,7 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 			}
 			opened++
 		}
-		err := n.scans(victim, group)
+		err := n.scanWholeGroup(victim, group)
 		switch {
 		case reasonOf(err) == overloaded:
 			return nil
@@ -118,7 +118,7 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 			// last streams, so these use none of its memory. Therefore the streams are opened anew, on another group.
 			refused := err
 			opened = 0
-			if group, err = n.ledWithBallast(victim); err != nil {
+			if group, err = n.groupWithBallast(victim); err != nil {
 				return err
 			}
 			return fmt.Errorf("a scan answered: %w", refused)
@@ -127,7 +127,7 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 	}); err != nil {
 		return "", err
 	}
-	taken, err := n.putsAreTaken(victim)
+	taken, err := n.checkPutsSucceed(victim)
 	if err != nil {
 		return "", err
 	}
@@ -138,7 +138,7 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 			"%d streams of group %d were not read until a scan was refused as OVERLOADED; %d puts to the shard were taken "+
 				"meanwhile", opened,
 			group, taken), await("scans go on", time.Minute, func() error {
-			err := n.scans(victim, group)
+			err := n.scanWholeGroup(victim, group)
 			if status.Code(err) == codes.FailedPrecondition {
 				return nil // another shard leads the group now, so the call was not refused for lack of memory
 			}
@@ -146,24 +146,24 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		})
 }
 
-// ledWithBallast writes ballast into a group that a shard leads, and returns the group.
-func (n *nemesis) ledWithBallast(victim *server) (group int, err error) {
-	groups, err := n.leads(victim)
+// groupWithBallast writes ballast into a group that a shard leads, and returns the group.
+func (n *nemesis) groupWithBallast(victim *server) (group int, err error) {
+	groups, err := n.awaitLeading(victim)
 	if err != nil {
 		return 0, err
 	}
 	if group, err = strconv.Atoi(groups[n.random.IntN(len(groups))]); err != nil {
 		return 0, err
 	}
-	_, err = n.ballast(group)
+	_, err = n.writeBallast(group)
 	return group, err
 }
 
-// putsAreTaken makes puts to a shard for a while. A put needs as much memory as a scan. If puts and scans shared
-// their memory, the puts would be refused like the scans.
-func (n *nemesis) putsAreTaken(victim *server) (taken int, err error) {
+// checkPutsSucceed makes puts to a shard for a while, and returns their number. A put needs as much memory as a scan.
+// If puts and scans shared their memory, the puts would be refused like the scans.
+func (n *nemesis) checkPutsSucceed(victim *server) (taken int, err error) {
 	data := make([]byte, 1<<20)
-	for at := time.Now(); time.Since(at) < holdAtLeast || taken < 5; {
+	for at := time.Now(); time.Since(at) < holdMin || taken < 5; {
 		switch reason, err := n.probe(victim, data); {
 		case err == nil:
 			taken++
@@ -182,7 +182,7 @@ func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient,
 	switch number % stalledKinds {
 	case 4:
 		in := &recordv1.BatchGetRequest{}
-		for _, id := range n.ballastOf(group) {
+		for _, id := range n.ballastIDs(group) {
 			in.Gets = append(in.Gets, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: id}})
 		}
 		_, err = reader.BatchGet(ctx, in)
@@ -194,9 +194,9 @@ func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient,
 	return err
 }
 
-// scans runs a scan of a whole group to its end. A shorter scan could succeed with too little memory, because the
-// first message may be small enough if the first records are small.
-func (n *nemesis) scans(victim *server, group int) error {
+// scanWholeGroup scans a whole group to its end. A shorter scan could succeed with too little memory, because the first
+// message may be small enough if the first records are small.
+func (n *nemesis) scanWholeGroup(victim *server, group int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	stream, err := recordv1.NewRecordServiceClient(victim.conn).

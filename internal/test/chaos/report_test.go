@@ -77,7 +77,7 @@ func (l *load) successes(groups int) [][]int64 {
 	l.history.mu.Lock()
 	defer l.history.mu.Unlock()
 	for _, o := range l.history.operations {
-		if g := hash.GroupOf(o.key); o.end != never {
+		if g := hash.GroupOf(o.key); o.end != unknownEnd {
 			out[g] = append(out[g], o.end)
 		}
 	}
@@ -108,7 +108,7 @@ func (l *load) summary() string {
 		counts[o.verb.String()]++
 		most[o.key]++
 		switch {
-		case o.end == never:
+		case o.end == unknownEnd:
 			counts["never answered"]++
 		case o.refused == exists:
 			counts["refused: exists"]++

@@ -216,8 +216,8 @@ func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, erro
 	return a.conn, a.err
 }
 
-// ask requests a page from a process over HTTP.
-func (r *rig) ask(address, path string) error {
+// fetchPage requests a page from a process over HTTP, and returns an error unless the request succeeds.
+func (r *rig) fetchPage(address, path string) error {
 	response, err := r.http.Get("http://" + address + path)
 	if err != nil {
 		return err
@@ -310,7 +310,7 @@ func (p *process) alive() bool {
 	}
 }
 
-// await calls holds() repeatedly until it returns nil.
+// await calls checkNewest() repeatedly until it returns nil.
 func await(what string, patience time.Duration, holds func() error) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -325,5 +325,5 @@ func await(what string, patience time.Duration, holds func() error) error {
 	}
 }
 
-// An error that wraps errHopeless makes await give up before its patience has run out.
+// An error that wraps errHopeless makes await return at once, although its patience has not run out.
 var errHopeless = errors.New("and it will not")

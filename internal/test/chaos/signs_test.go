@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// signs collects what the shards report about themselves while faults occur. None of the reported values may be
+// statusReports collects what the shards report about themselves while faults occur. None of the reported values may be
 // impossible.
-type signs struct {
+type statusReports struct {
 	wait sync.WaitGroup
 
 	mu       sync.Mutex
@@ -22,8 +22,8 @@ type signs struct {
 	answered map[string]int // number of responses, by state
 }
 
-// watchSigns requests the status of every shard repeatedly, until ctx is done.
-func (n *nemesis) watchSigns(ctx context.Context) {
+// watchStatus requests the status of every shard repeatedly, until ctx is done.
+func (n *nemesis) watchStatus(ctx context.Context) {
 	n.signs.answered = map[string]int{}
 	for _, h := range n.shards {
 		n.signs.wait.Go(func() {
@@ -81,8 +81,8 @@ func impossible(row *recordv1.Shard) (bad []string) {
 	return bad
 }
 
-// words returns, as text, the number of the shards' responses in each state.
-func (s *signs) words() string {
+// summary returns, as text, the number of the shards' responses in each state.
+func (s *statusReports) summary() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var states []string

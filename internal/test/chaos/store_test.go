@@ -58,13 +58,13 @@ func (s *server) start() (err error) {
 
 func (s *server) ready() error {
 	if !s.alive() {
-		return fmt.Errorf("%w: %s has ended: %s", errHopeless, s.name, s.lastWords())
+		return fmt.Errorf("%w: %s has ended: %s", errHopeless, s.name, s.logTail())
 	}
-	return s.machine.rig.ask(s.http, "/readyz")
+	return s.machine.rig.fetchPage(s.http, "/readyz")
 }
 
-// lastWords returns the end of the process's log.
-func (p *process) lastWords() string {
+// logTail returns the end of the process's log.
+func (p *process) logTail() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
@@ -245,8 +245,8 @@ func (s *store) survey(but ...*server) (map[string][]replica, error) {
 	return all, errors.Join(errs...)
 }
 
-// led returns the groups that a shard leads.
-func led(all map[string][]replica, h *server) (groups []string) {
+// groupsLedBy returns the groups that a shard leads.
+func groupsLedBy(all map[string][]replica, h *server) (groups []string) {
 	for name, replicas := range all {
 		for _, r := range replicas {
 			if r.shard == h && r.row.GetLeader() {
@@ -258,8 +258,8 @@ func led(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// whole returns an error unless each group has all its copies, all copies serve, and one of them leads.
-func (s *store) whole(all map[string][]replica) error {
+// checkWhole returns an error unless each group has all its copies, all copies serve, and one of them leads.
+func (s *store) checkWhole(all map[string][]replica) error {
 	var errs []error
 	for g := range s.cfg.groups {
 		name, serving, leaders := strconv.Itoa(g), 0, 0
@@ -287,7 +287,7 @@ func (s *store) settledNow() error {
 	if err != nil {
 		return err
 	}
-	return s.whole(all)
+	return s.checkWhole(all)
 }
 
 // settle waits until the store is whole and no replica is behind. A replica counts as behind until it has applied
@@ -315,6 +315,6 @@ func (s *store) settle() error {
 		if first {
 			return errors.New("not asked twice yet")
 		}
-		return s.whole(all)
+		return s.checkWhole(all)
 	})
 }

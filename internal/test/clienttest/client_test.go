@@ -32,9 +32,9 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// both runs a test twice, with a client of the gateway and with a client that calls the shards directly. Each run has
-// a new store.
-func both(t *testing.T, cfg storetest.Config, run func(t *testing.T, s *storetest.Server, c *client.Client)) {
+// runBoth runs a test twice, with a client of the gateway and with a client that calls the shards directly. Each run
+// has a new store.
+func runBoth(t *testing.T, cfg storetest.Config, run func(t *testing.T, s *storetest.Server, c *client.Client)) {
 	t.Helper()
 	for _, direct := range []bool{false, true} {
 		t.Run(fmt.Sprintf("direct=%v", direct), func(t *testing.T) {
@@ -47,7 +47,7 @@ func both(t *testing.T, cfg storetest.Config, run func(t *testing.T, s *storetes
 }
 
 func TestPutGetDelete(t *testing.T) {
-	both(t, storetest.Config{Shards: 2}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{Shards: 2}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		for _, id := range []int64{0, 1, -1, math.MaxInt64, math.MinInt64} {
 			key := client.Key{ID: id}
@@ -85,7 +85,7 @@ func TestPutGetDelete(t *testing.T) {
 }
 
 func TestEmptyDataAreARecord(t *testing.T) {
-	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		if _, err := c.Put(ctx, client.Key{ID: 1}, nil, nil); err != nil {
 			t.Fatal(err)
@@ -97,7 +97,7 @@ func TestEmptyDataAreARecord(t *testing.T) {
 }
 
 func TestConditionsReportTheCurrentVersion(t *testing.T) {
-	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		key := client.Key{ID: 5}
 		if _, err := c.Delete(ctx, key, nil); err != nil {
@@ -132,7 +132,7 @@ func TestConditionsReportTheCurrentVersion(t *testing.T) {
 }
 
 func TestARequestIDMakesAWriteRepeatable(t *testing.T) {
-	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		id := client.NewRequestID()
 		first, err := c.Put(ctx, client.Key{ID: 6}, []byte("x"), &client.PutOptions{RequestID: id})
@@ -193,7 +193,7 @@ func pattern(n int) []byte {
 }
 
 func TestRecordsOfAnySize(t *testing.T) {
-	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		for _, size := range []int{1 << 20, 1<<20 + 1, 5<<20 + 7} {
 			data, key := pattern(size), client.Key{ID: int64(size)}
@@ -224,7 +224,7 @@ func TestRecordsOfAnySize(t *testing.T) {
 }
 
 func TestUploadFromAReader(t *testing.T) {
-	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		data := pattern(3<<20 + 1)
 		// Data may come from a reader that implements io.Seeker, or from one that does not.
@@ -258,7 +258,7 @@ func TestUploadFromAReader(t *testing.T) {
 }
 
 func TestBatches(t *testing.T) {
-	both(t, storetest.Config{Shards: 2, Groups: 8}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{Shards: 2, Groups: 8}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		const n = 3000
 		items := make([]client.PutItem, n)
@@ -366,7 +366,7 @@ func TestFlushDoesNotWaitForLaterPuts(t *testing.T) {
 }
 
 func TestNamedGroupsAndFind(t *testing.T) {
-	both(t, storetest.Config{Named: true, Shards: 2}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{Named: true, Shards: 2}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		for _, group := range []string{"berlin", "paris", "rome"} {
 			if _, err := c.Put(ctx, client.Key{ID: 1, Group: group}, []byte(group), nil); err != nil {
@@ -411,7 +411,7 @@ func TestNamedGroupsAndFind(t *testing.T) {
 }
 
 func TestScanGivesEveryRecordOnce(t *testing.T) {
-	both(t, storetest.Config{Shards: 2, Groups: 5}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{Shards: 2, Groups: 5}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		const n = 2000
 		items := make([]client.PutItem, n)
@@ -464,7 +464,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 }
 
 func TestCallsGoOnOverTheCrashOfAShard(t *testing.T) {
-	both(t, storetest.Config{Shards: 2, Groups: 4}, func(t *testing.T, s *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{Shards: 2, Groups: 4}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		var acknowledged sync.Map
 		var all sync.WaitGroup

@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// Dial runs out of time because nobody responds. Its error must report both that the server is unavailable and that
-// the time ran out.
-func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
+// If no server responds before the deadline, the error of Dial must be both the error for an unavailable server and the
+// error for an exceeded deadline.
+func TestDialTimeoutIsAlsoUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		silent, err := network.Listen(t.Context(), "silent:0") // accepts connections, and sends nothing

@@ -21,10 +21,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// lossy returns the configuration of a client that never learns the outcome of its first write: the server applies
-// the write, and the response is lost. All later responses are replaced with an error (the argument answer). The
-// argument limit is the timeout of a call.
-func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
+// lossyConfig returns the configuration of a client that never learns the outcome of its first write: the server
+// applies the write, and the response is lost. All later responses are replaced with an error (the argument answer).
+// The argument limit is the timeout of a call.
+func lossyConfig(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
 	fail := func(method string) (bool, error) {
 		if !strings.Contains(method, "RecordService") {
 			return false, nil
@@ -100,7 +100,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 				},
 			} {
 				var lost atomic.Int64
-				err := write(t.Context(), s.Client(t, lossy(st.Err(), &lost, time.Second)))
+				err := write(t.Context(), s.Client(t, lossyConfig(st.Err(), &lost, time.Second)))
 				if err == nil || errors.Is(err, client.ErrOutcomeUnknown) == answer.known || status.Code(err) != answer.code {
 					t.Errorf("%v %s %s: got %v, outcome unknown: %v", answer.code, answer.reason, name, err,
 						errors.Is(err, client.ErrOutcomeUnknown))
@@ -118,7 +118,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 
 // A server that stops or is overloaded may abort a stream of puts with a reason. Every put that was sent and not
 // answered may nevertheless have been applied.
-func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
+func TestAbortedPutStreamLeavesOutcomesUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		st, err := status.New(codes.Unavailable, "stopping").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev",
@@ -162,7 +162,7 @@ func TestAnUploadThatCannotBeReadAgainIsInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		var lost atomic.Int64
-		c := s.Client(t, lossy(errBroken, &lost, time.Minute))
+		c := s.Client(t, lossyConfig(errBroken, &lost, time.Minute))
 		_, err := c.Upload(t.Context(), client.Key{ID: 1}, &seekOnce{Reader: bytes.NewReader(make([]byte, 2<<20))}, nil)
 		if !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, errMedium) || lost.Load() != 1 {
 			t.Fatalf("got %v after %d answers", err, lost.Load())

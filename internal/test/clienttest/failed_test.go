@@ -21,20 +21,20 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// called counts the calls that a client sends for each method.
-type called struct {
+// callCounter counts the calls that a client sends for each method.
+type callCounter struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-func (c *called) add(method string) {
+func (c *callCounter) add(method string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n[method[strings.LastIndex(method, "/")+1:]]++
 }
 
 // take returns the counts and resets them.
-func (c *called) take() map[string]int {
+func (c *callCounter) take() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.n
@@ -42,7 +42,7 @@ func (c *called) take() map[string]int {
 	return n
 }
 
-func (c *called) options() []grpc.DialOption {
+func (c *callCounter) options() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
 			invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
@@ -57,7 +57,7 @@ func (c *called) options() []grpc.DialOption {
 	}
 }
 
-// failGroup deletes the manifest of a group on the only shard, and restarts that shard.
+// failGroup makes a group fail: it deletes the group's manifest on the only shard, and restarts that shard.
 func failGroup(t *testing.T, s *storetest.Server, name string) {
 	t.Helper()
 	cc, err := grpc.NewClient(bubbletest.Target(s.Addr()), s.Network.Dialer(),
@@ -76,7 +76,7 @@ func failGroup(t *testing.T, s *storetest.Server, name string) {
 
 // Calls wait for a group that is loading, but not for a group that has failed, because a failed group will never be
 // served.
-func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
+func TestCallsToFailedGroupFailAtOnce(t *testing.T) {
 	const groups = 3
 	const failed, name = 1, "1" // id of a record, and the name of its group
 	well := int64(2)
@@ -87,7 +87,7 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := storetest.StartWith(t, storetest.Config{Groups: groups})
 				failGroup(t, s, name)
-				ctx, count := testContext(t), &called{n: map[string]int{}}
+				ctx, count := testContext(t), &callCounter{n: map[string]int{}}
 				c := s.Client(t, client.Config{Direct: direct, DialOptions: count.options()})
 				key, data := client.Key{ID: failed}, []byte("data")
 				// The other groups are served, and the client knows which shards lead them.
@@ -114,11 +114,11 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 						return out[0].Err
 					},
 					"Download":     func() error { _, err := c.Open(ctx, key, nil); return err },
-					"ListVersions": func() error { return last(c.Versions(ctx, key)) },
+					"ListVersions": func() error { return lastError(c.Versions(ctx, key)) },
 					"Find":         func() error { _, err := c.Find(ctx, failed); return err },
-					"Scan":         func() error { return last(c.Scan(ctx, &client.ScanOptions{Group: name})) },
-					"Watch":        func() error { return last(c.Watch(ctx, name, nil)) },
-					"PlanScan":     func() error { return last(c.Scan(ctx, &client.ScanOptions{Group: name, Parallel: 2})) },
+					"Scan":         func() error { return lastError(c.Scan(ctx, &client.ScanOptions{Group: name})) },
+					"Watch":        func() error { return lastError(c.Watch(ctx, name, nil)) },
+					"PlanScan":     func() error { return lastError(c.Scan(ctx, &client.ScanOptions{Group: name, Parallel: 2})) },
 				} {
 					count.take()
 					err := do()
@@ -146,8 +146,8 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 	}
 }
 
-// last returns the last error of a sequence.
-func last(of func(func(client.Record, error) bool)) (err error) {
+// lastError returns the last error of a sequence.
+func lastError(of func(func(client.Record, error) bool)) (err error) {
 	for _, err = range of {
 		if err != nil {
 			return err

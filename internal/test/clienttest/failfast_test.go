@@ -22,14 +22,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// whole is a timeout longer than any test. If a call fails sooner, the timeout cannot be the reason.
-const whole = time.Hour
+// longTimeout is a timeout longer than any test. If a call fails sooner, the timeout cannot be the reason.
+const longTimeout = time.Hour
 
 // This test does not run in a bubble, because it checks the operating system's and DNS's errors for an address at which
 // nothing listens.
-func TestFailFastSaysAtOnceThatNobodyIsThere(t *testing.T) {
+func TestFailFastReportsUnusedAddressAtOnce(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:1", "no-such-host.invalid:1"} {
-		c, err := client.New(client.Config{Addresses: []string{address, address}, FailFast: true, CallTimeout: whole})
+		c, err := client.New(client.Config{Addresses: []string{address, address}, FailFast: true, CallTimeout: longTimeout})
 		must.OK(t, err)
 		ctx, key := testContext(t), client.Key{ID: 1}
 		for name, do := range map[string]func() error{
@@ -37,7 +37,7 @@ func TestFailFastSaysAtOnceThatNobodyIsThere(t *testing.T) {
 			"put":      func() error { _, err := c.Put(ctx, key, nil, nil); return err },
 			"batchput": func() error { return c.BatchPut(ctx, []client.PutItem{{Key: key}})[0].Err },
 			"upload":   func() error { _, err := c.Upload(ctx, key, bytes.NewReader(nil), nil); return err },
-			"scan":     func() error { return last(c.Scan(ctx, nil)) },
+			"scan":     func() error { return lastError(c.Scan(ctx, nil)) },
 			"download": func() error { _, err := c.Open(ctx, key, nil); return err },
 			"named":    func() error { _, err := c.Named(ctx); return err },
 		} {
@@ -53,8 +53,9 @@ func TestFailFastSaysAtOnceThatNobodyIsThere(t *testing.T) {
 func TestFailFastTakesAnotherAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
-		c, err := client.New(client.Config{Addresses: []string{"nobody:1", s.Addr()}, FailFast: true, CallTimeout: whole,
-			Dial: s.Network.Dial})
+		c, err := client.New(client.Config{Addresses: []string{"nobody:1", s.Addr()}, FailFast: true,
+			CallTimeout: longTimeout,
+			Dial:        s.Network.Dial})
 		must.OK(t, err)
 		defer func() { _ = c.Close() }() // the error does not matter
 		if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil {
@@ -63,12 +64,12 @@ func TestFailFastTakesAnotherAddress(t *testing.T) {
 	})
 }
 
-// loading is a server that responds that its group is still loading.
-type loading struct {
+// loadingServer is a server that always responds that its group is still loading.
+type loadingServer struct {
 	recordv1.UnimplementedRecordServiceServer
 }
 
-func (loading) Get(context.Context, *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+func (loadingServer) Get(context.Context, *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	return nil, status.Error(codes.NotFound, "no")
 }
 
@@ -78,12 +79,12 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 		listener, err := network.Listen(t.Context(), "server:0")
 		must.OK(t, err)
 		server := grpc.NewServer()
-		recordv1.RegisterRecordServiceServer(server, loading{})
+		recordv1.RegisterRecordServiceServer(server, loadingServer{})
 		go func() { _ = server.Serve(listener) }() // Serve returns after Stop
 		defer server.Stop()
 		var calls atomic.Int64
 		c, err := client.New(client.Config{
-			Addresses: []string{listener.Addr().String()}, FailFast: true, CallTimeout: whole, Dial: network.Dial,
+			Addresses: []string{listener.Addr().String()}, FailFast: true, CallTimeout: longTimeout, Dial: network.Dial,
 			DialOptions: []grpc.DialOption{grpc.WithUnaryInterceptor(
 				func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 					options ...grpc.CallOption) error {
@@ -127,7 +128,7 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 		} {
 			var dials atomic.Int64
 			c, err := client.New(client.Config{
-				Addresses: []string{s.Addr()}, FailFast: true, CallTimeout: whole,
+				Addresses: []string{s.Addr()}, FailFast: true, CallTimeout: longTimeout,
 				DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 					if dials.Add(1) < 3 {
 						return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New(said)}
@@ -181,7 +182,7 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 
 // If a connection does not respond, a Pulse closes it. FailFast must not conclude from this that nobody listens at
 // the address, because the next connection may reach another server at the same address.
-func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
+func TestFailFastRetriesAddressAfterHungConnection(t *testing.T) {
 	for name, words := range map[string][]byte{
 		"before it was ready": nil,
 		"with the call":       {0, 0, 0, 4, 0, 0, 0, 0, 0}, // an empty SETTINGS frame, after which the client sends calls
@@ -191,7 +192,7 @@ func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 				s := storetest.Start(t)
 				var taken atomic.Int64
 				c, err := client.New(client.Config{
-					Addresses: []string{hangsOnce(t, s.Network, words, s.Addr(), &taken)}, FailFast: true, CallTimeout: whole,
+					Addresses: []string{hangsOnce(t, s.Network, words, s.Addr(), &taken)}, FailFast: true, CallTimeout: longTimeout,
 					Dial: s.Network.Dial,
 				})
 				must.OK(t, err)
@@ -206,7 +207,7 @@ func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 
 // If a server ends a download with the status OK before all data was sent, the client must notice that data is
 // missing, and continue the download.
-func TestADownloadThatEndsTooEarlyIsTakenUpAgain(t *testing.T) {
+func TestDownloadContinuesAfterEarlyEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		f := &faults{}

@@ -144,7 +144,7 @@ func TestChangedBytesAreFound(t *testing.T) {
 	})
 }
 
-func TestADownloadGoesOnWhereItBrokeAtTheSameVersion(t *testing.T) {
+func TestDownloadContinuesAtTheSameVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		f := &faults{}
@@ -282,7 +282,7 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 
 // While the leadership changes, the last error before the deadline may say that another server leads. The caller must
 // receive ErrUnavailable.
-func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
+func TestCallDuringLeaderChangeIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c := startFaulty(t, storetest.Config{})
 		ctx := testContext(t)
@@ -341,9 +341,9 @@ func TestAnotherGatewayIsTakenWhereOneIsDown(t *testing.T) {
 	})
 }
 
-// TestARepeatedDeletionSparesTheNextGroup deletes a group and loses the response. Before the client retries the
+// TestRetriedDeletionSparesNewGroup deletes a group and loses the response. Before the client retries the
 // deletion, another client creates a new, empty group of the same name. The retry must not delete the new group.
-func TestARepeatedDeletionSparesTheNextGroup(t *testing.T) {
+func TestRetriedDeletionSparesNewGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)
 		s := storetest.StartWith(t, storetest.Config{Named: true, Shards: 2})

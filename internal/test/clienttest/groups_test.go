@@ -20,7 +20,7 @@ import (
 )
 
 func TestGroupsAreListed(t *testing.T) {
-	both(t, storetest.Config{Shards: 2, Named: true}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
+	runBoth(t, storetest.Config{Shards: 2, Named: true}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		for name, records := range map[string]int{"10": 1, "9": 2, "b": 3, "a": 4} {
 			for id := range int64(records) {
@@ -43,9 +43,9 @@ func TestGroupsAreListed(t *testing.T) {
 	})
 }
 
-// pagesOf is a gateway that lists n groups of three copies each. The first copy of each group leads. The gateway can
-// behave as if it were replaced, between two pages, by an old version that does not support pages.
-type pagesOf struct {
+// pagedGateway is a gateway that lists n groups of three copies each. The first copy of each group leads. The gateway
+// can behave as if it were replaced, between two pages, by an old version that does not support pages.
+type pagedGateway struct {
 	recordv1.UnimplementedAdminServiceServer
 	// older is the number of pages after which an old gateway replaces the new one. refused is the number of the call
 	// that is refused. If one of them is 0, its event does not happen.
@@ -53,7 +53,9 @@ type pagesOf struct {
 	asked             int
 }
 
-func (p *pagesOf) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+func (p *pagedGateway) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (
+	*recordv1.ListGroupsResponse, error,
+) {
 	p.asked++
 	from, _ := strconv.Atoi(in.GetPageToken())
 	out, size := &recordv1.ListGroupsResponse{}, int(in.GetPageSize())
@@ -84,7 +86,7 @@ func (p *pagesOf) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) 
 func TestGroupsFollowsPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const groups = 2500
-		for name, gateway := range map[string]*pagesOf{
+		for name, gateway := range map[string]*pagedGateway{
 			"pages": {n: groups}, "a gateway older than pages": {n: groups, older: -1},
 			"an older gateway at the end": {n: groups, older: 2}, "an older gateway in the middle": {n: groups, older: 1},
 		} {
@@ -103,7 +105,7 @@ func TestGroupsFollowsPages(t *testing.T) {
 				t.Errorf("%s: %d groups", name, n)
 			}
 		}
-		gateway := &pagesOf{n: groups, refused: 2}
+		gateway := &pagedGateway{n: groups, refused: 2}
 		n := 0
 		var last error
 		for _, err := range clientOf(t, gateway).Groups(testContext(t)) {
@@ -112,7 +114,7 @@ func TestGroupsFollowsPages(t *testing.T) {
 		if n != 1001 || !errors.Is(last, client.ErrPermissionDenied) {
 			t.Errorf("%d groups, then %v", n, last)
 		}
-		gateway = &pagesOf{n: groups}
+		gateway = &pagedGateway{n: groups}
 		for range clientOf(t, gateway).Groups(testContext(t)) {
 			break
 		}

@@ -16,13 +16,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// told is a gateway that only serves WatchRouting.
-type told struct {
+// routingServer is a gateway that only serves WatchRouting.
+type routingServer struct {
 	recordv1.UnimplementedRoutingServiceServer
 	leaders chan string
 }
 
-func (s *told) WatchRouting(_ *recordv1.WatchRoutingRequest, stream recordv1.RoutingService_WatchRoutingServer) error {
+func (s *routingServer) WatchRouting(_ *recordv1.WatchRoutingRequest,
+	stream recordv1.RoutingService_WatchRoutingServer,
+) error {
 	for epoch := uint64(1); ; epoch++ {
 		select {
 		case leader := <-s.leaders:
@@ -39,14 +41,14 @@ func (s *told) WatchRouting(_ *recordv1.WatchRoutingRequest, stream recordv1.Rou
 	}
 }
 
-// reading is a shard that serves gets. If hangs is set, the shard never responds to them.
-type reading struct {
+// readServer is a shard that serves gets. If hangs is set, the shard never responds to them.
+type readServer struct {
 	recordv1.UnimplementedRecordServiceServer
 	asked chan struct{}
 	hangs bool
 }
 
-func (s *reading) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+func (s *readServer) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	if s.hangs {
 		s.asked <- struct{}{}
 		<-ctx.Done() // like a read from a disk that does not respond
@@ -57,7 +59,7 @@ func (s *reading) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.G
 
 // A direct client must not wait for a leader whose disk hangs. When another shard becomes the leader, the client must
 // call that shard instead.
-func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
+func TestDirectReadAvoidsShardWithHungDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		serve := func(register func(*grpc.Server)) string {
@@ -70,16 +72,16 @@ func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
 			t.Cleanup(server.Stop)
 			return listener.Addr().String()
 		}
-		gateway := &told{leaders: make(chan string)}
-		hung := &reading{asked: make(chan struct{}), hangs: true}
-		at := func(s *reading) string {
+		gateway := &routingServer{leaders: make(chan string)}
+		hung := &readServer{asked: make(chan struct{}), hangs: true}
+		at := func(s *readServer) string {
 			return serve(func(server *grpc.Server) { recordv1.RegisterRecordServiceServer(server, s) })
 		}
-		first, second := at(hung), at(&reading{})
+		first, second := at(hung), at(&readServer{})
 		c, err := client.New(client.Config{Direct: true, Dial: network.Dial,
 			Addresses: []string{serve(func(server *grpc.Server) {
 				recordv1.RegisterRoutingServiceServer(server, gateway)
-				recordv1.RegisterRecordServiceServer(server, &reading{})
+				recordv1.RegisterRecordServiceServer(server, &readServer{})
 			})}})
 		must.OK(t, err)
 		defer func() { _ = c.Close() }()

@@ -77,8 +77,8 @@ func TestEveryReasonHasAnError(t *testing.T) {
 
 // The splits of a plan may be scanned by clients other than the one that made the plan. Together, the splits return
 // each record exactly once.
-func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
-	both(t, storetest.Config{Shards: 2}, func(t *testing.T, s *storetest.Server, c *client.Client) {
+func TestSplitsCanBeScannedByOtherClients(t *testing.T) {
+	runBoth(t, storetest.Config{Shards: 2}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		const records = 100
 		for id := range int64(records) {
@@ -118,7 +118,7 @@ func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
 		}
 		for _, wrong := range []client.ScanOptions{{Split: &came[0], Group: "1"}, {Split: &came[0], Parallel: 2},
 			{Split: &client.Split{}}, {Split: &came[0], Cursor: []byte("x")}} {
-			if err := last(c.Scan(ctx, &wrong)); !errors.Is(err, client.ErrInvalid) {
+			if err := lastError(c.Scan(ctx, &wrong)); !errors.Is(err, client.ErrInvalid) {
 				t.Errorf("%+v: %v", wrong, err)
 			}
 		}

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// opened counts the Watch streams that a client opens.
-func opened(n *atomic.Int64) []grpc.DialOption {
+// countWatches returns dial options that count the Watch streams which a client opens.
+func countWatches(n *atomic.Int64) []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
 			options ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -30,13 +30,13 @@ func opened(n *atomic.Int64) []grpc.DialOption {
 
 // If the shard crashes, a watch continues after the crash and misses no change. Callers that watch through a gateway
 // do not even notice that the stream broke.
-func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
+func TestWatchContinuesAfterShardCrash(t *testing.T) {
 	for name, direct := range map[string]bool{"gateway": false, "direct": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := storetest.StartWith(t, storetest.Config{Shards: 1, Groups: 1})
 				var streams atomic.Int64
-				c := s.Client(t, client.Config{Direct: direct, DialOptions: opened(&streams)})
+				c := s.Client(t, client.Config{Direct: direct, DialOptions: countWatches(&streams)})
 				ctx := testContext(t)
 				const last = 1 << 40
 				began := make(chan struct{})

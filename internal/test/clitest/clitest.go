@@ -73,13 +73,13 @@ func Main(m *testing.M, set func(dir string), packages ...string) {
 	}())
 }
 
-// longest is how long a program may run before it is killed. All programs should exit much sooner.
-const longest = 10 * time.Minute
+// runTimeout is how long a program may run before it is killed. All programs should exit much sooner.
+const runTimeout = 10 * time.Minute
 
 // Run runs a program and waits for it. If the argument who is not nil, the program runs as that user.
 func Run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string) Outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), longest)
+	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	var stdout, stderr bytes.Buffer

@@ -77,11 +77,11 @@ func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 		}
 	}
 	left := slices.Clone(c.durable)
-	return &Image{left}, left.keep(c.record[c.flushed:done], s)
+	return &Image{left}, left.applySurviving(c.record[c.flushed:done], s)
 }
 
-// keep applies pending writes to a disk's content. It applies only those that survive.
-func (p pages) keep(pending []Op, s Survival) Loss {
+// applySurviving applies those of the pending writes that survive to a disk's content.
+func (p pages) applySurviving(pending []Op, s Survival) Loss {
 	random := rand.New(rand.NewPCG(s.Seed, 2))
 	order := make([]int, len(pending))
 	for i := range order {

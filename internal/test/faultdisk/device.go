@@ -94,7 +94,7 @@ func (d *Device) Rot(offset int64, mask byte) error {
 func (d *Device) ReadAt(p []byte, offset int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.meet(Reads, offset, int64(len(p))); err != nil {
+	if err := d.applyFaults(Reads, offset, int64(len(p))); err != nil {
 		return 0, err
 	}
 	d.now.read(p, offset)
@@ -105,10 +105,10 @@ func (d *Device) ReadAt(p []byte, offset int64) (int, error) {
 func (d *Device) WriteAt(p []byte, offset int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.meet(Writes, offset, int64(len(p))); err != nil {
+	if err := d.applyFaults(Writes, offset, int64(len(p))); err != nil {
 		return 0, err
 	}
-	d.take(Op{Kind: Write, Offset: offset, Bytes: int64(len(p)), Data: slices.Clone(p)})
+	d.apply(Op{Kind: Write, Offset: offset, Bytes: int64(len(p)), Data: slices.Clone(p)})
 	return len(p), nil
 }
 
@@ -116,10 +116,10 @@ func (d *Device) WriteAt(p []byte, offset int64) (int, error) {
 func (d *Device) Zero(offset, bytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.meet(Writes, offset, bytes); err != nil {
+	if err := d.applyFaults(Writes, offset, bytes); err != nil {
 		return err
 	}
-	d.take(Op{Kind: Zero, Offset: offset, Bytes: bytes})
+	d.apply(Op{Kind: Zero, Offset: offset, Bytes: bytes})
 	return nil
 }
 
@@ -127,15 +127,15 @@ func (d *Device) Zero(offset, bytes int64) error {
 func (d *Device) Flush() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.meet(Flushes, 0, d.now.size()); err != nil {
+	if err := d.applyFaults(Flushes, 0, d.now.size()); err != nil {
 		return err
 	}
-	d.take(Op{Kind: Flush})
+	d.apply(Op{Kind: Flush})
 	return nil
 }
 
-// take applies an operation to the disk and adds it to the record. The caller holds mu.
-func (d *Device) take(op Op) {
+// apply applies an operation to the disk and adds it to the record. The caller holds mu.
+func (d *Device) apply(op Op) {
 	d.now.do(op)
 	d.record = append(d.record, op)
 }

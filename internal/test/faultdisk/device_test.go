@@ -103,7 +103,7 @@ var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
 // Everything that was flushed before a cut still exists after it. Of the other writes, any subset of the sectors
 // survives, in any order. Nothing else changes.
-func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
+func TestCutsLeaveExactlyTheLegalStates(t *testing.T) {
 	const sector = 512
 	for keep := range keeps {
 		d := New(PageBytes) // a disk of 8 sectors

@@ -58,9 +58,9 @@ func (f *Fault) concerns(calls Calls, offset, bytes int64) bool {
 	return f.Calls&calls != 0 && (f.Bytes == 0 || offset < f.Offset+f.Bytes && f.Offset < offset+bytes)
 }
 
-// meet makes the calling operation wait or fail if a fault applies to it. It also returns an error if the range is
-// not inside the disk. The caller holds mu.
-func (d *Device) meet(calls Calls, offset, bytes int64) error {
+// applyFaults makes the calling operation wait or fail if a fault applies to it. It also returns an error if the range
+// is not inside the disk. The caller holds mu.
+func (d *Device) applyFaults(calls Calls, offset, bytes int64) error {
 	if err := d.inside(offset, bytes); err != nil {
 		return err
 	}

@@ -19,9 +19,9 @@ var inBubbles = []string{
 	"internal/archive/archiver", "internal/local/restoresource", "internal/placement/listing",
 }
 
-// outside lists the files of these packages whose tests run outside of bubbles, each with the reason. A comment in
-// the file itself must also explain why its tests cannot run in a bubble.
-var outside = map[string]string{
+// outsideBubbles lists, for each of these packages, the files whose tests run outside of bubbles, with the reason. A
+// comment in the file itself must also explain why its tests cannot run in a bubble.
+var outsideBubbles = map[string]string{
 	"internal/archive/archiver/bucket_test.go":      "is in the bubbles of sim_test.go",
 	"internal/test/clienttest/tls_test.go":          "certificates are files, which are read again when they change",
 	"internal/local/dev/folder_test.go":             "settings are a file of the operating system",
@@ -70,10 +70,10 @@ var (
 	// realThings matches calls that create something real, such as a socket or a folder, which no bubble may contain.
 	realThings = regexp.MustCompile(
 		`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
-	// firesAtOnce matches timers with a duration of 0. Two of them in one bubble crash the race detector of Go 1.26, see
-	// bubbletest's conn.
-	firesAtOnce = regexp.MustCompile(`\btime\.(After|AfterFunc|NewTimer)\(0\b|\.Reset\(0\)`)
-	bubble      = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
+	// zeroTimer matches timers with a duration of 0. Two of them in one bubble crash the race detector of Go 1.26 (see
+	// conn in package bubbletest).
+	zeroTimer = regexp.MustCompile(`\btime\.(After|AfterFunc|NewTimer)\(0\b|\.Reset\(0\)`)
+	bubble    = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
 )
 
 // refused returns the reason why a test file is not allowed, or "" if it is allowed.
@@ -81,8 +81,8 @@ func refused(source string) string {
 	switch {
 	case realThings.MatchString(source):
 		return "opens a listener or an etcd of the machine (" + realThings.FindString(source) + "...)"
-	case firesAtOnce.MatchString(source):
-		return "has a timer that fires at once (" + firesAtOnce.FindString(source) + "...)"
+	case zeroTimer.MatchString(source):
+		return "has a timer that fires at once (" + zeroTimer.FindString(source) + "...)"
 	case realTime.MatchString(source) && !bubble.MatchString(source):
 		return "waits for real time or has a folder of the machine (" + realTime.FindString(source) + "...)"
 	}
@@ -91,7 +91,7 @@ func refused(source string) string {
 
 func TestTestsStayInVirtualTime(t *testing.T) {
 	unused := map[string]bool{}
-	for name := range outside {
+	for name := range outsideBubbles {
 		unused[name] = true
 	}
 	for _, pkg := range inBubbles {
@@ -105,7 +105,7 @@ func TestTestsStayInVirtualTime(t *testing.T) {
 			must.OK(t, err)
 			name := strings.TrimPrefix(filepath.ToSlash(file), root+"/")
 			why := refused(string(source))
-			if why != "" && outside[name] == "" {
+			if why != "" && outsideBubbles[name] == "" {
 				t.Errorf("%s %s: tests of %s run in bubbles, see \"Rules for chance\" in CONTRIBUTING.md; what cannot says so, "+
 					"and is listed here", name, why, pkg)
 			}

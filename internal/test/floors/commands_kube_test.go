@@ -179,7 +179,7 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 		}
 		path := ours.unknown(value)
 		if operations, ok := value.([]any); ok { // a patch of --type=json
-			path = ours.unknownOf(operations)
+			path = ours.unknownPatchPath(operations)
 		}
 		if path != "" {
 			return true, fmt.Errorf("%s has no field %s", named, path)
@@ -190,9 +190,9 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 
 var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // matches a list index in a JSON pointer, such as /0 or /-
 
-// unknownOf looks at the paths in a JSON patch, and at the paths in the values of its operations. It returns one that
-// the schema lacks, or "" if there is none.
-func (s schema) unknownOf(operations []any) string {
+// unknownPatchPath looks at the paths in a JSON patch, and at the paths in the values of its operations. It returns one
+// that is missing from the schema, or "" if there is none.
+func (s schema) unknownPatchPath(operations []any) string {
 	for _, operation := range operations {
 		o, _ := operation.(map[string]any)
 		pointer, _ := o["path"].(string)
@@ -278,7 +278,7 @@ func checkHelm(c pagetest.Command) (bool, error) {
 		if applies = true; chart == "" {
 			return true, errors.New("it names no folder of a chart, whose values could be set")
 		}
-		if err := setsWhatIs(chart, value); err != nil {
+		if err := checkSetKeys(chart, value); err != nil {
 			return true, err
 		}
 	}
@@ -287,8 +287,8 @@ func checkHelm(c pagetest.Command) (bool, error) {
 
 var inBraces = regexp.MustCompile(`\{[^}]*\}`)
 
-// setsWhatIs returns an error if a --set has a key that is neither in the chart's values nor in their schema.
-func setsWhatIs(chart, settings string) error {
+// checkSetKeys returns an error if a --set has a key that is neither in the chart's values nor in their schema.
+func checkSetKeys(chart, settings string) error {
 	var values map[string]any
 	var allowed schema
 	for name, into := range map[string]any{"values.yaml": &values, "values.schema.json": &allowed} {
@@ -306,19 +306,19 @@ func setsWhatIs(chart, settings string) error {
 			return fmt.Errorf("%q sets nothing", one)
 		}
 		path := strings.Split(regexp.MustCompile(`\[\d+\]`).ReplaceAllString(key, ""), ".")
-		if !allowed.has(path) && !reaches(values, path) {
+		if !allowed.has(path) && !hasPath(values, path) {
 			return fmt.Errorf("%s has no value %s", chart, key)
 		}
 	}
 	return nil
 }
 
-// reaches reports whether a path exists in a chart's values.
-func reaches(values map[string]any, path []string) bool {
+// hasPath reports whether a path exists in a chart's values.
+func hasPath(values map[string]any, path []string) bool {
 	value, ok := values[path[0]]
 	if !ok || len(path) == 1 {
 		return ok
 	}
 	below, ok := value.(map[string]any)
-	return ok && reaches(below, path[1:])
+	return ok && hasPath(below, path[1:])
 }

@@ -132,7 +132,7 @@ func (m makefile) check(c pagetest.Command, code sources) (bool, error) {
 		}
 	}
 	for _, v := range variables {
-		if !expands(all.text.String(), v) && !code.asks(v) && (!ourVariable.MatchString(v) || !code.reads(v)) {
+		if !expands(all.text.String(), v) && !code.readsVariable(v) && (!ourVariable.MatchString(v) || !code.reads(v)) {
 			return true, fmt.Errorf("neither these targets nor the scripts that they call read %s", v)
 		}
 	}

@@ -136,8 +136,8 @@ func readSources() (sources, error) {
 	return found, err
 }
 
-// asks reports whether Go code reads an environment variable by its name.
-func (s sources) asks(variable string) bool {
+// readsVariable reports whether Go code reads an environment variable by its name.
+func (s sources) readsVariable(variable string) bool {
 	return slices.ContainsFunc(s.golang, func(text string) bool {
 		return strings.Contains(text, `env("`+variable+`"`) || strings.Contains(text, `Env("`+variable+`"`)
 	})
@@ -220,15 +220,15 @@ func checkGrpcurl(c pagetest.Command) (bool, error) {
 		}
 		applies = true
 		dot := strings.LastIndexByte(m[1], '.')
-		if err := inContracts(m[1][:dot], m[1][dot+1:], m[2]); err != nil {
+		if err := checkContract(m[1][:dot], m[1][dot+1:], m[2]); err != nil {
 			return true, err
 		}
 	}
 	return applies, nil
 }
 
-// inContracts returns an error if a package lacks a service or message, or if a service lacks a method.
-func inContracts(pkg, name, method string) error {
+// checkContract returns an error if a package lacks a service or message, or if a service lacks a method.
+func checkContract(pkg, name, method string) error {
 	files, err := filepath.Glob(filepath.Join(root, "api", strings.ReplaceAll(pkg, ".", "/"), "*.proto"))
 	if err != nil {
 		return err

@@ -26,8 +26,8 @@ type floor struct {
 	allow        []string // folders that the floor may import, relative to the module
 }
 
-// above are the folders above all floors. No floor may import them.
-var above = []string{"bench", "cmd", "e2e", "examples", "hack", "internal/test", "sheaftest"}
+// aboveFloors are the folders that are above all floors. No floor may import them.
+var aboveFloors = []string{"bench", "cmd", "e2e", "examples", "hack", "internal/test", "sheaftest"}
 
 var floorRow = regexp.MustCompile(`(?m)^ {8}floor-([a-z]+):`)
 
@@ -83,7 +83,7 @@ func permits(folder, pkg string) bool {
 func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	used := map[string]bool{}
 	for pkg, imported := range imports {
-		if slices.ContainsFunc(above, func(folder string) bool { return within(pkg, folder) }) {
+		if slices.ContainsFunc(aboveFloors, func(folder string) bool { return within(pkg, folder) }) {
 			continue
 		}
 		i := slices.IndexFunc(floors, func(f floor) bool { return within(pkg, f.folder) })
@@ -115,9 +115,9 @@ func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	return wrong
 }
 
-// TestImportsGoDown checks that each package is on a floor, and imports only what its floor allows. The linter checks
-// the same list. This test also finds a package that is on no floor, and a permission that no package needs.
-func TestImportsGoDown(t *testing.T) {
+// TestImportsFollowFloors checks that each package is on a floor, and imports only what its floor allows. The linter
+// checks the same list. This test also finds a package that is on no floor, and a permission that no package needs.
+func TestImportsFollowFloors(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", module+"...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
@@ -162,7 +162,7 @@ func TestImportsGoDown(t *testing.T) {
 
 // Programs that use Sheaf import the client's module. That module must not depend on any of the modules that servers
 // need.
-func TestTheClientBringsNoServer(t *testing.T) {
+func TestClientImportsNoServerModules(t *testing.T) {
 	for _, file := range []string{"client/go.mod", "client/go.sum"} {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		must.OK(t, err)
@@ -179,7 +179,7 @@ func TestTheClientBringsNoServer(t *testing.T) {
 
 // The libraries of cloud providers hold credentials, and double the size of a program. Therefore only sheaf-archive may
 // use them.
-func TestCloudLibrariesAreInTheArchiveAlone(t *testing.T) {
+func TestOnlyArchiveImportsCloudLibraries(t *testing.T) {
 	clouds := []string{"gocloud.dev/", "cloud.google.com/", "google.golang.org/api/", "github.com/aws/",
 		"github.com/Azure/azure-sdk-for-go/"}
 	deps := func(dir string, packages ...string) (found []string) {

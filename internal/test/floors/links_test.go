@@ -20,8 +20,8 @@ var (
 	code    = regexp.MustCompile("`[^`\n]*`")
 )
 
-// notOurs lists folders that hold pages of other projects, or generated pages.
-var notOurs = []string{"bin", ".git", ".cache", "node_modules", "venv"}
+// ignoredFolders lists folders that hold pages of other projects, or generated pages.
+var ignoredFolders = []string{"bin", ".git", ".cache", "node_modules", "venv"}
 
 // anchorOf returns the fragment that links to a page's heading, as GitHub makes it.
 func anchorOf(heading string) string {
@@ -86,7 +86,7 @@ func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && slices.Contains(notOurs, d.Name()):
+		case d.IsDir() && slices.Contains(ignoredFolders, d.Name()):
 			return filepath.SkipDir
 		case d.IsDir() || filepath.Ext(path) != ".md":
 			return nil

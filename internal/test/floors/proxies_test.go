@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// mayAskAProxy lists the files whose connections may use a proxy, with the reason. These are only connections that
+// proxyAllowed lists the files whose connections may use a proxy, with the reason. These are only connections that
 // leave the store.
-var mayAskAProxy = map[string]string{
+var proxyAllowed = map[string]string{
 	"internal/operator/issuers.go": "issuers of tokens are servers of others",
 }
 
@@ -52,11 +52,11 @@ func throughProxies(file *ast.File) (wrong []string) {
 	return wrong
 }
 
-// TestNoConnectionAsksAProxy checks that connections within a store ignore the proxy that the environment names, for
+// TestConnectionsIgnoreProxies checks that connections within a store ignore the proxy that the environment names, for
 // example in HTTPS_PROXY. A company may set such a variable on all machines. proxy_test.go in cmd/sheaf also tests this
 // with processes.
-func TestNoConnectionAsksAProxy(t *testing.T) {
-	files, unused := 0, len(mayAskAProxy)
+func TestConnectionsIgnoreProxies(t *testing.T) {
+	files, unused := 0, len(proxyAllowed)
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -76,7 +76,7 @@ func TestNoConnectionAsksAProxy(t *testing.T) {
 			return err
 		}
 		wrong := throughProxies(file)
-		if mayAskAProxy[path] != "" && len(wrong) > 0 {
+		if proxyAllowed[path] != "" && len(wrong) > 0 {
 			unused--
 			return nil
 		}

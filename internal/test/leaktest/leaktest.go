@@ -15,9 +15,9 @@ import (
 // patience is how long goroutines may take to return.
 const patience = time.Minute
 
-// forLife is the goroutine that a process starts when it first syncs a real file, as opposed to a file in memory. The
-// goroutine runs until the process exits.
-const forLife = "sheaf.dev/sheaf/internal/storage/vfs.(*aio).complete"
+// lifetimeFunc is the function of the goroutine that a process starts when it first syncs a real file, as opposed to a
+// file in memory. This goroutine runs until the process exits.
+const lifetimeFunc = "sheaf.dev/sheaf/internal/storage/vfs.(*aio).complete"
 
 // VerifyNone is like goleak.VerifyNone, except that it does not report the goroutine that lives as long as the
 // process.
@@ -42,7 +42,7 @@ func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 }
 
 func find(patience time.Duration, options []goleak.Option) error {
-	options = append(slices.Clone(options), goleak.IgnoreAnyFunction(forLife))
+	options = append(slices.Clone(options), goleak.IgnoreAnyFunction(lifetimeFunc))
 	for end := time.Now().Add(patience); ; {
 		err := goleak.Find(options...) // goleak.Find already tries several times, with pauses
 		if err == nil || time.Now().After(end) {

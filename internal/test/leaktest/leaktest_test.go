@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
+func TestSlowGoroutinesAreAwaitedAndLeaksFound(t *testing.T) {
 	options := []goleak.Option{goleak.IgnoreCurrent()}
 	end := make(chan struct{})
 	go func() { <-end }()
@@ -29,7 +29,7 @@ func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
 
 // VerifyNone recognizes this goroutine by the name of its function. If the function is renamed, this test fails.
 // Otherwise the only sign would be a failure of some test that happens to be the first to sync a file.
-func TestTheGoroutineThatLivesAsLongAsTheProcessIsNotLeft(t *testing.T) {
+func TestProcessLifetimeGoroutineIsIgnored(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f, err := vfs.OS{}.Create(filepath.Join(t.TempDir(), "file"))
 	must.OK(t, err)

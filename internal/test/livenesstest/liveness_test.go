@@ -25,14 +25,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/stoptest"
 )
 
-// slow is a server whose Get calls wait until the test sends a value to the channel turn.
-type slow struct {
+// slowServer is a server whose Get calls wait until the test sends a value to the channel turn.
+type slowServer struct {
 	recordv1.UnimplementedRecordServiceServer
 	begun chan struct{}
 	turn  chan struct{}
 }
 
-func (s *slow) Get(ctx context.Context, _ *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+func (s *slowServer) Get(ctx context.Context, _ *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	s.begun <- struct{}{}
 	select {
 	case <-s.turn:
@@ -41,27 +41,29 @@ func (s *slow) Get(ctx context.Context, _ *recordv1.GetRequest) (*recordv1.GetRe
 	return &recordv1.GetResponse{}, ctx.Err()
 }
 
-func (s *slow) Watch(_ *recordv1.WatchRequest, stream grpc.ServerStreamingServer[recordv1.WatchResponse]) error {
+func (s *slowServer) Watch(_ *recordv1.WatchRequest, stream grpc.ServerStreamingServer[recordv1.WatchResponse]) error {
 	s.begun <- struct{}{}
 	<-stream.Context().Done()
 	return stream.Context().Err()
 }
 
 type rig struct {
-	*slow
+	*slowServer
 	listener *livenesstest.Listener
 	pulse    *liveness.Pulse
 	client   recordv1.RecordServiceClient
-	health   *asked
+	health   *observedHealth
 }
 
-// asked is a health server that lets a test observe each check.
-type asked struct {
+// observedHealth is a health server that lets a test observe each check.
+type observedHealth struct {
 	*health.Server
 	before atomic.Pointer[func()] // called before the response; nil if no function is set
 }
 
-func (a *asked) Check(ctx context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+func (a *observedHealth) Check(ctx context.Context, in *healthv1.HealthCheckRequest) (
+	*healthv1.HealthCheckResponse, error,
+) {
 	if before := a.before.Load(); before != nil {
 		(*before)()
 	}
@@ -80,11 +82,11 @@ func newRig(t *testing.T, opts liveness.Options) *rig {
 
 func newRigOn(t *testing.T, l net.Listener, opts liveness.Options) *rig {
 	t.Helper()
-	r := &rig{slow: &slow{begun: make(chan struct{}), turn: make(chan struct{})}, listener: livenesstest.Listen(l),
-		pulse: liveness.New(opts)}
+	r := &rig{slowServer: &slowServer{begun: make(chan struct{}), turn: make(chan struct{})},
+		listener: livenesstest.Listen(l), pulse: liveness.New(opts)}
 	server := grpc.NewServer()
-	recordv1.RegisterRecordServiceServer(server, r.slow)
-	r.health = &asked{Server: health.NewServer()}
+	recordv1.RegisterRecordServiceServer(server, r.slowServer)
+	r.health = &observedHealth{Server: health.NewServer()}
 	healthv1.RegisterHealthServer(server, r.health)
 	go func() { _ = server.Serve(r.listener) }()
 	t.Cleanup(server.Stop)
@@ -110,7 +112,7 @@ func (r *rig) call(t *testing.T) <-chan error {
 	return answer
 }
 
-func TestCallsAtAServerThatHangsEnd(t *testing.T) {
+func TestCallsAtHungServerAreAborted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung := make(chan struct{}, 10)
 		r := newRig(t, liveness.Options{Hung: func() { hung <- struct{}{} }})
@@ -161,7 +163,7 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 // this test, the process is suspended for most of the time within which the server must respond, and the response
 // arrives a little later. The test does not run in a bubble, because a bubble's time does not pass while a process is
 // suspended.
-func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
+func TestSuspendedProcessBlamesNoServer(t *testing.T) {
 	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.OK(t, err)
@@ -186,7 +188,7 @@ func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	}
 }
 
-func TestCallsThatNobodyElseCanAnswerWait(t *testing.T) {
+func TestCallsWaitIfNoOtherShardCanAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan struct{}, 1000)
 		r := newRig(t, liveness.Options{May: func() bool { asked <- struct{}{}; return false }})

@@ -13,7 +13,7 @@ import (
 // The cluster records the disks that it uses (hack/cluster/disks.sh) by the numbers of their loop devices. If such a
 // number now belongs to another image, the script must neither detach that device nor use it in any other way. The test
 // simulates losetup and the nodes, so that it needs no root.
-func TestTheClusterUsesNoNumberOfSomebodyElse(t *testing.T) {
+func TestClusterIgnoresForeignLoopDevices(t *testing.T) {
 	const script = `set -euo pipefail
 state=$PWD/state here=$PWD
 die() { echo "cluster: $*" >&2; exit 1; }
@@ -111,7 +111,7 @@ func runWithLoops(t *testing.T, script string) {
 
 // A link in a node refers to a disk by the number of its loop device. If the kernel has since given this number to
 // another file, the kubelet must neither format nor mount the device, nor attach it to a raw block volume.
-func TestANodeRefusesADeviceThatIsAnotherFile(t *testing.T) {
+func TestNodeRefusesDeviceOfAnotherFile(t *testing.T) {
 	runWithLoops(t, `set -euo pipefail
 die() { echo "$*" >&2; exit 1; }
 mkdir -p node/disks/a
@@ -156,7 +156,7 @@ done
 
 // A kubelet that is killed does not detach the loop devices that it attached to raw block volumes. While these loop
 // devices exist, the devices of the disks cannot be detached.
-func TestDownDetachesWhatAKubeletHasAttached(t *testing.T) {
+func TestDownDetachesDevicesOfKubelet(t *testing.T) {
 	runWithLoops(t, `set -euo pipefail
 state=$PWD/state here=$PWD
 until_true() { # has no real deadline: the number of tries is limited, so that the test fails and does not hang

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-func TestFreeAddressIsFreeAndNobodyGetsItByChance(t *testing.T) {
+func TestFreeAddressIsReserved(t *testing.T) {
 	address, err := loopback.FreeAddress()
 	must.OK(t, err)
 	l, err := net.Listen("tcp", address)

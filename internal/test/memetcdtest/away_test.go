@@ -12,11 +12,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAStopRightAfterAStreamBeganStopsNoBubble stops the server at the moment at which a stream begins, while one
+// TestStopDuringStreamStartDoesNotBlockBubble stops the server at the moment at which a stream begins, while one
 // goroutine reads from the stream and another one writes to it. Virtual time must continue to pass, so that the
 // client can connect again. A run with noise on its connections once found a case in which virtual time stood still.
 // The test takes 0.3 s of CPU time.
-func TestAStopRightAfterAStreamBeganStopsNoBubble(t *testing.T) {
+func TestStopDuringStreamStartDoesNotBlockBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := New(t)
 		conn := server.Client(t).ActiveConnection()

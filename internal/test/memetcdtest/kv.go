@@ -221,7 +221,7 @@ func (s *store) checkRevision(r *pb.RangeRequest) error {
 // decide chooses which branch to run in a transaction and in each of its nested transactions. It returns an error if
 // a chosen branch cannot be executed.
 func (s *store) decide(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) error {
-	path[r] = !slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.holds(c) })
+	path[r] = !slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.evaluate(c) })
 	for _, op := range branch(r, path) {
 		var err error
 		switch {
@@ -246,9 +246,9 @@ func branch(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) []*pb.RequestOp {
 	return r.Failure
 }
 
-// holds evaluates a condition. A condition on a range is true if every key in the range satisfies it. If a key does
+// evaluate evaluates a condition. A condition on a range is true if every key in the range satisfies it. If a key does
 // not exist, all of its numbers count as 0, and it satisfies no condition on a value.
-func (s *store) holds(c *pb.Compare) bool {
+func (s *store) evaluate(c *pb.Compare) bool {
 	found := s.find(spanOf(c.Key, c.RangeEnd), s.revision)
 	if len(found) == 0 {
 		if c.Target == pb.Compare_VALUE {

@@ -210,6 +210,6 @@ func (s *Server) write(do func(t *transaction)) {
 	s.data.revision++
 	s.data.log = append(s.data.log, t.changes...)
 	for stream := range s.streams {
-		stream.tell(s.data, t.changes)
+		stream.sendChanges(s.data, t.changes)
 	}
 }

@@ -52,11 +52,11 @@ func (w *watchStream) send(answers ...*pb.WatchResponse) {
 	}
 }
 
-// tell sends changes to the watches that should receive them, with one response for each watch.
-func (w *watchStream) tell(s *store, changes []change) {
+// sendChanges sends changes to the watches whose ranges they are in, with one response for each watch.
+func (w *watchStream) sendChanges(s *store, changes []change) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil {
-			if events := watch.choose(s, changes); len(events) > 0 {
+			if events := watch.matchingEvents(s, changes); len(events) > 0 {
 				watch.quiet = false
 				w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: id, Events: events})
 			}
@@ -64,8 +64,8 @@ func (w *watchStream) tell(s *store, changes []change) {
 	}
 }
 
-// choose returns, as events, those changes that the watch should receive.
-func (w *watch) choose(s *store, changes []change) (events []*mvccpb.Event) {
+// matchingEvents returns those changes that the watch should receive, as events.
+func (w *watch) matchingEvents(s *store, changes []change) (events []*mvccpb.Event) {
 	for _, c := range changes {
 		at := c.event.Kv.ModRevision
 		if at < w.from || !w.keys.has(c.event.Kv.Key) || w.hidden[c.event.Type] {
@@ -191,7 +191,7 @@ func (s *store) watch(w *watchStream, r *pb.WatchCreateRequest) {
 		w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: watch.id, Canceled: true,
 			CompactRevision: s.compacted})
 	default:
-		if events := watch.choose(s, s.log); len(events) > 0 {
+		if events := watch.matchingEvents(s, s.log); len(events) > 0 {
 			w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: watch.id, Events: events})
 		}
 	}

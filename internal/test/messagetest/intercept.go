@@ -25,12 +25,12 @@ import (
 // Interceptors record a server's calls. An Interceptors value is safe for concurrent use.
 type Interceptors struct {
 	mu   sync.Mutex
-	seen map[string]*sight // calls by the full name of their method
-	news chan struct{}     // closed and replaced each time a call is seen
+	seen map[string]*methodCalls // calls by the full name of their method
+	news chan struct{}           // closed and replaced each time a call is seen
 }
 
-// sight records the calls to one method.
-type sight struct {
+// methodCalls records the calls to one method.
+type methodCalls struct {
 	unary, stream int
 	received      any // the message that the handler received: the request, or the first message of a stream
 	content       proto.Message
@@ -38,7 +38,7 @@ type sight struct {
 
 // NewInterceptors creates interceptors that have not seen any calls.
 func NewInterceptors() *Interceptors {
-	return &Interceptors{seen: map[string]*sight{}, news: make(chan struct{})}
+	return &Interceptors{seen: map[string]*methodCalls{}, news: make(chan struct{})}
 }
 
 // ServerOptions returns the options that add the interceptors to a server.
@@ -48,13 +48,13 @@ func (i *Interceptors) ServerOptions() []grpc.ServerOption {
 
 func (i *Interceptors) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
 	error) {
-	i.note(info.FullMethod, in, func(s *sight) { s.unary++ })
+	i.note(info.FullMethod, in, func(s *methodCalls) { s.unary++ })
 	return handler(ctx, in)
 }
 
 func (i *Interceptors) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
-	i.note(info.FullMethod, nil, func(s *sight) { s.stream++ })
+	i.note(info.FullMethod, nil, func(s *methodCalls) { s.stream++ })
 	return handler(srv, &seenStream{ServerStream: stream, i: i, method: info.FullMethod})
 }
 
@@ -69,19 +69,19 @@ type seenStream struct {
 func (s *seenStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err == nil {
-		s.i.note(s.method, m, func(*sight) {})
+		s.i.note(s.method, m, func(*methodCalls) {})
 	}
 	return err
 }
 
 // note records a call to a method. If it is the first one, note copies the message, because the message may be
 // reused.
-func (i *Interceptors) note(method string, received any, do func(*sight)) {
+func (i *Interceptors) note(method string, received any, do func(*methodCalls)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	s := i.seen[method]
 	if s == nil {
-		s = &sight{}
+		s = &methodCalls{}
 		i.seen[method] = s
 	}
 	do(s)
@@ -137,7 +137,7 @@ func inputOf(method string) (proto.Message, error) {
 }
 
 // await waits until enough() returns true for the recorded calls to a method.
-func (i *Interceptors) await(ctx context.Context, method string, enough func(*sight) bool) error {
+func (i *Interceptors) await(ctx context.Context, method string, enough func(*methodCalls) bool) error {
 	for {
 		i.mu.Lock()
 		s, news := i.seen[method], i.news
@@ -211,7 +211,7 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 		}()
 		// The call may fail. It may also wait for something that never happens, so it is canceled once the interceptors
 		// have seen it.
-		if i.await(ctx, method, func(s *sight) bool { return s.unary > 0 }) == nil {
+		if i.await(ctx, method, func(s *methodCalls) bool { return s.unary > 0 }) == nil {
 			cancel()
 		}
 		<-answered
@@ -226,7 +226,7 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 		return err
 	}
 	_ = stream.CloseSend() // returns an error if the stream has already ended
-	if err := i.await(ctx, method, func(s *sight) bool { return s.stream > 0 && s.content != nil }); err != nil {
+	if err := i.await(ctx, method, func(s *methodCalls) bool { return s.stream > 0 && s.content != nil }); err != nil {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		s := i.seen[method]

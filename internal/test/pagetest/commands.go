@@ -88,15 +88,15 @@ func Commands(text string) (found []Command, bad []string) {
 	return found, bad
 }
 
-// unit is one command line in a block, including its continuation lines.
-type unit struct {
+// commandLine is one command line in a block, including its continuation lines.
+type commandLine struct {
 	line int
 	text string
 }
 
-// units returns the command lines of a block. If some lines of the block begin with a prompt, only these lines are
-// commands, and the others are output.
-func units(s snippet) (found []unit, prompts bool) {
+// commandLines returns the command lines of a block. If some lines of the block begin with a prompt, only these lines
+// are commands, and the others are output.
+func commandLines(s snippet) (found []commandLine, prompts bool) {
 	lines := strings.Split(s.text, "\n")
 	prompts = slices.ContainsFunc(lines, prompt.MatchString)
 	for i := 0; i < len(lines); i++ {
@@ -112,7 +112,7 @@ func units(s snippet) (found []unit, prompts bool) {
 			i++
 			line += "\n" + lines[i]
 		}
-		found = append(found, unit{s.line + at, line})
+		found = append(found, commandLine{s.line + at, line})
 	}
 	return found, prompts
 }
@@ -121,10 +121,11 @@ func units(s snippet) (found []unit, prompts bool) {
 // mark may contain anything: if it looks like a script, it is parsed as a whole, and otherwise only its lines that
 // begin like a command are parsed.
 func block(s snippet) ([]Command, error) {
-	us, prompts := units(s)
+	us, prompts := commandLines(s)
 	if !prompts {
 		whole, err := parse(s.text, s.line)
-		if err == nil && !slices.ContainsFunc(us, func(u unit) bool { return begins(u.text) && !startsAt(whole, u.line) }) {
+		missed := func(l commandLine) bool { return begins(l.text) && !startsAt(whole, l.line) }
+		if err == nil && !slices.ContainsFunc(us, missed) {
 			return whole, nil
 		}
 		if s.info != "" && err != nil {

@@ -110,7 +110,7 @@ func TestCommands(t *testing.T) {
 }
 
 // A line that begins like a command, and a block that is marked as shell, must be valid shell code.
-func TestLinesThatNoShellCanRead(t *testing.T) {
+func TestInvalidShellIsReported(t *testing.T) {
 	for text, want := range map[string]string{
 		"'''\nmake a (b)\n'''\n":           "line 2",
 		"'''sh\na\necho 'b\n'''\n":         "line 2",

@@ -21,7 +21,7 @@ func Transcript(text string) (steps []Step) {
 			continue
 		}
 		lines := strings.Split(s.text, "\n")
-		us, prompts := units(s)
+		us, prompts := commandLines(s)
 		for i, u := range us {
 			if !prompts {
 				break
@@ -51,9 +51,9 @@ func Files(text string) map[string]string {
 	return files
 }
 
-// changing matches those parts of an output that differ each time: sizes and rates, times, UUIDs, and nodes of the
+// variableParts matches those parts of an output that differ each time: sizes and rates, times, UUIDs, and nodes of the
 // test cluster. It matches them both as the page shows them and as a command prints them.
-var changing = regexp.MustCompile(`\d+(?:\.\d+)? (?:B|KiB|MiB|s)\b|\b(?:\d+[dhms])+\b|\bn[1-9]\b|` +
+var variableParts = regexp.MustCompile(`\d+(?:\.\d+)? (?:B|KiB|MiB|s)\b|\b(?:\d+[dhms])+\b|\bn[1-9]\b|` +
 	`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\.\.\.|\s+`)
 
 func mayBe(found string) string {
@@ -77,7 +77,7 @@ func mayBe(found string) string {
 func pattern(shown string) *regexp.Regexp {
 	var b strings.Builder
 	at := 0
-	for _, m := range changing.FindAllStringIndex(shown, -1) {
+	for _, m := range variableParts.FindAllStringIndex(shown, -1) {
 		b.WriteString(regexp.QuoteMeta(shown[at:m[0]]) + mayBe(shown[m[0]:m[1]]))
 		at = m[1]
 	}

@@ -71,7 +71,7 @@ func examples(cmd *cobra.Command, program string, command func() *cobra.Command)
 func Accepts(root *cobra.Command, args []string, mentioned bool) error {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(args...)
-	takePlaceholders(root)
+	acceptPlaceholders(root)
 	cmd, rest, err := root.Find(args)
 	if err != nil {
 		return err
@@ -105,25 +105,25 @@ func Accepts(root *cobra.Command, args []string, mentioned bool) error {
 	return cmd.ValidateFlagGroups()
 }
 
-// takePlaceholders makes all flags in a tree of commands accept a placeholder as their value.
-func takePlaceholders(cmd *cobra.Command) {
+// acceptPlaceholders makes all flags in a tree of commands accept a placeholder as their value.
+func acceptPlaceholders(cmd *cobra.Command) {
 	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) {
-			if _, done := f.Value.(patient); !done && f.Value.Type() != "bool" {
-				f.Value = patient{f.Value}
+			if _, done := f.Value.(placeholderValue); !done && f.Value.Type() != "bool" {
+				f.Value = placeholderValue{f.Value}
 			}
 		})
 	}
 	for _, sub := range cmd.Commands() {
-		takePlaceholders(sub)
+		acceptPlaceholders(sub)
 	}
 }
 
-// patient wraps the value of a flag so that it also accepts a placeholder.
-type patient struct{ pflag.Value }
+// placeholderValue wraps the value of a flag so that it also accepts a placeholder.
+type placeholderValue struct{ pflag.Value }
 
 // Set sets the value, unless the text is a placeholder, which is ignored.
-func (p patient) Set(text string) error {
+func (p placeholderValue) Set(text string) error {
 	if Placeholder(text) {
 		return nil
 	}

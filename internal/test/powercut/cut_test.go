@@ -70,7 +70,7 @@ func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 		}
 		image, loss := power.Cut(position, survival)
 		c.count(survival, loss)
-		begun := &start{cutter: c, image: image, cut: position, survival: survival, known: c.knownAt(position)}
+		begun := &start{cutter: c, image: image, cut: position, survival: survival, known: c.etcdContentAt(position)}
 		if err := begun.check(ctx); err != nil {
 			wrong = append(wrong, err)
 			continue
@@ -162,7 +162,7 @@ func (s *start) onMounted(ctx context.Context, point string, disk *faultdisk.Dev
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, etcd.forget(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, etcd.deleteKeys(context.WithoutCancel(ctx))) }()
 	if journalUsed(point) {
 		s.tally.redo++
 	}
@@ -183,8 +183,8 @@ func (s *start) onMounted(ctx context.Context, point string, disk *faultdisk.Dev
 }
 
 // compare reads all records, and checks that a record can be written.
-func (s *start) compare(ctx context.Context, l *life) error {
-	found, err := l.found(ctx)
+func (s *start) compare(ctx context.Context, l *runningShard) error {
+	found, err := l.allRecords(ctx)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (s *start) compare(ctx context.Context, l *life) error {
 		return fmt.Errorf("the record that a start puts has value %d", value)
 	}
 	delete(found, probeID)
-	if err := s.ledger.judge(s.cut, found); err != nil {
+	if err := s.ledger.check(s.cut, found); err != nil {
 		return err
 	}
 	if _, err := l.client.Put(ctx, client.Key{ID: probeID}, data(probeValue), nil); err != nil {

@@ -64,9 +64,9 @@ func fileSystemOf(name string) *fileSystem {
 	panic("no file system " + name)
 }
 
-// needed skips a test if this machine cannot mount the file system. If SHEAF_LOOP=required, it fails the test
-// instead.
-func (f *fileSystem) needed(t *testing.T) {
+// skipUnlessMountable skips a test if this machine cannot mount the file system. If SHEAF_LOOP=required, it fails the
+// test instead.
+func (f *fileSystem) skipUnlessMountable(t *testing.T) {
 	t.Helper()
 	var missing []string
 	if os.Geteuid() != 0 {

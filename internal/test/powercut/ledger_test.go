@@ -41,9 +41,9 @@ func (l *ledger) end(id int64, at int) {
 	l.acks = append(l.acks, at)
 }
 
-// known returns the value that the record's newest write has written. Only the worker that writes this record may
+// newestValue returns the value that the record's newest write has written. Only the worker that writes this record may
 // call it.
-func (l *ledger) known(id int64) uint64 {
+func (l *ledger) newestValue(id int64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := l.writes[id]
@@ -53,10 +53,10 @@ func (l *ledger) known(id int64) uint64 {
 	return of[len(of)-1].value
 }
 
-// judge compares the records that were found after a power cut with the writes before it. Every write that was
+// check compares the records that were found after a power cut with the writes before it. Every write that was
 // acknowledged before the cut must have survived, and every version that is found must come from a write that had
 // begun before the cut.
-func (l *ledger) judge(cut int, found map[int64]uint64) error {
+func (l *ledger) check(cut int, found map[int64]uint64) error {
 	var wrong []string
 	for id, value := range found {
 		if len(l.writes[id]) == 0 {

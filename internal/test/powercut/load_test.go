@@ -24,9 +24,9 @@ const (
 	workers    = 24
 	keysOfEach = 8
 	batchItems = 4
-	// lives is the number of times that the shard runs in a recording. Each run continues on the disk of the previous
+	// runsMax is the number of times that the shard runs in a recording. Each run continues on the disk of the previous
 	// one.
-	lives     = 2
+	runsMax   = 2
 	restOneOf = 40
 	rest      = 150 * time.Millisecond // pause of a worker, long enough for its group to become idle and write its mark
 	etcdEvery = 200 * time.Millisecond
@@ -36,8 +36,8 @@ const (
 // not tested enough.
 var evidence = [...]string{"sheaf_shard_journal_writes_total", "sheaf_shard_compaction_dropped_entries_total"}
 
-// known is etcd's content at a position of the recording.
-type known struct {
+// etcdContent is etcd's content at a position of the recording.
+type etcdContent struct {
 	at   int
 	keys map[string]string
 }
@@ -47,26 +47,26 @@ type known struct {
 type recording struct {
 	fs      *fileSystem
 	disk    *faultdisk.Device
-	etcd    *etcdOf
+	etcd    *storeEtcd
 	before  *faultdisk.Image
 	record  []faultdisk.Op
 	ledger  ledger
 	from    int // the power is never cut before this position, because not all groups exist before it
-	known   []known
+	known   []etcdContent
 	counted [len(evidence)]float64
 
 	values atomic.Uint64
 }
 
 // record runs a shard with a load until the given number of writes has been made.
-func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files vfs.FS, writes int,
+func record(ctx context.Context, fs *fileSystem, etcd *storeEtcd, dir string, files vfs.FS, writes int,
 	seed uint64) (*recording, error) {
 	r := &recording{fs: fs, disk: faultdisk.New(fs.bytes), ledger: ledger{writes: map[int64][]write{}}}
 	var err error
 	if r.etcd, err = etcd.next(ctx, nil); err != nil {
 		return nil, err
 	}
-	if err := r.etcd.make(ctx); err != nil {
+	if err := r.etcd.createStore(ctx); err != nil {
 		return nil, err
 	}
 	m, err := fs.mount(dir, r.disk, true)
@@ -74,8 +74,8 @@ func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files
 		return nil, err
 	}
 	r.before = r.disk.Begin()
-	for n := range lives {
-		if err = r.live(ctx, m.point, files, writes/lives, seed+uint64(n), n == 0); err != nil {
+	for n := range runsMax {
+		if err = r.runUnderLoad(ctx, m.point, files, writes/runsMax, seed+uint64(n), n == 0); err != nil {
 			break
 		}
 	}
@@ -83,8 +83,10 @@ func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files
 	return r, errors.Join(err, m.detach())
 }
 
-// live runs a shard once, under load.
-func (r *recording) live(ctx context.Context, point string, files vfs.FS, writes int, seed uint64, first bool) error {
+// runUnderLoad runs a shard once, under load.
+func (r *recording) runUnderLoad(ctx context.Context, point string, files vfs.FS, writes int, seed uint64,
+	first bool,
+) error {
 	l, err := r.etcd.begin(ctx, point, files, group.Residency(seed%2))
 	if err != nil {
 		return err
@@ -114,7 +116,7 @@ func (r *recording) live(ctx context.Context, point string, files vfs.FS, writes
 	close(over)
 	noting.Wait()
 	for i, name := range evidence {
-		n, counting := l.counted(name)
+		n, counting := l.counter(name)
 		r.counted[i] += n
 		err = errors.Join(err, counting)
 	}
@@ -126,16 +128,17 @@ func (r *recording) live(ctx context.Context, point string, files vfs.FS, writes
 
 // note records the current content of etcd.
 func (r *recording) note(ctx context.Context) error {
-	keys, err := r.etcd.known(ctx)
+	keys, err := r.etcd.content(ctx)
 	if err == nil {
-		r.known = append(r.known, known{at: r.disk.Position(), keys: keys})
+		r.known = append(r.known, etcdContent{at: r.disk.Position(), keys: keys})
 	}
 	return err
 }
 
-// knownAt returns the content of etcd as last recorded at or before the given position, which is that of a power cut.
-func (r *recording) knownAt(cut int) map[string]string {
-	i, exact := slices.BinarySearchFunc(r.known, cut, func(k known, at int) int { return k.at - at })
+// etcdContentAt returns the content of etcd that was last recorded at or before the given position, at which the power
+// is cut.
+func (r *recording) etcdContentAt(cut int) map[string]string {
+	i, exact := slices.BinarySearchFunc(r.known, cut, func(k etcdContent, at int) int { return k.at - at })
 	if !exact {
 		i--
 	}
@@ -143,14 +146,14 @@ func (r *recording) knownAt(cut int) map[string]string {
 }
 
 // load lets all workers write. Each writes to its own records.
-func (r *recording) load(ctx context.Context, l *life, writes int, seed uint64) error {
+func (r *recording) load(ctx context.Context, l *runningShard, writes int, seed uint64) error {
 	var left atomic.Int64
 	left.Store(int64(writes))
 	errs := make([]error, workers)
 	var all sync.WaitGroup
 	for n := range workers {
 		all.Go(func() {
-			w := &worker{recording: r, life: l, number: n, random: rand.New(rand.NewPCG(seed, uint64(n)))}
+			w := &worker{recording: r, runningShard: l, number: n, random: rand.New(rand.NewPCG(seed, uint64(n)))}
 			for left.Load() > 0 && errs[n] == nil {
 				var done int
 				done, errs[n] = w.write(ctx)
@@ -164,7 +167,7 @@ func (r *recording) load(ctx context.Context, l *life, writes int, seed uint64) 
 
 type worker struct {
 	*recording
-	*life
+	*runningShard
 	number int
 	random *rand.Rand
 }
@@ -176,7 +179,7 @@ func (w *worker) put(ctx context.Context, id int64, data []byte) error {
 		_, err := w.client.Put(ctx, client.Key{ID: id}, data, nil)
 		return err
 	}
-	return served(func() error {
+	return retryUntilServed(func() error {
 		_, err := w.records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id}, Data: data})
 		return err
 	})
@@ -187,15 +190,15 @@ func (w *worker) delete(ctx context.Context, id int64) error {
 		_, err := w.client.Delete(ctx, client.Key{ID: id}, nil)
 		return err
 	}
-	return served(func() error {
+	return retryUntilServed(func() error {
 		_, err := w.records.Delete(ctx, &recordv1.DeleteRequest{Key: &recordv1.RecordKey{Id: id}})
 		return err
 	})
 }
 
-// served retries a write while the group is not ready yet. A write that fails for this reason was certainly not
-// applied.
-func served(write func() error) error {
+// retryUntilServed retries a write while the group is not ready yet. A write that fails for this reason was certainly
+// not applied.
+func retryUntilServed(write func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if err := write(); status.Code(err) != codes.Unavailable || time.Now().After(end) {
 			return err
@@ -215,7 +218,7 @@ func (w *worker) write(ctx context.Context) (int, error) {
 		return w.batch(ctx)
 	case n < 35:
 		id := w.key()
-		if w.ledger.known(id) == 0 {
+		if w.ledger.newestValue(id) == 0 {
 			return 0, nil
 		}
 		w.ledger.begin(id, 0, w.disk.Position())

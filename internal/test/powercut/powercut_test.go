@@ -72,8 +72,8 @@ func TestPowerCuts(t *testing.T) {
 			if testing.Short() {
 				t.Skip("of the long tests")
 			}
-			fs.needed(t)
-			etcd := newEtcdOf(t)
+			fs.skipUnlessMountable(t)
+			etcd := newStoreEtcd(t)
 			total := &tally{keeps: map[faultdisk.Keep]int{}}
 			wanted, wrong := cutsWanted(t), 0
 			for seed := seedWanted(t); total.cuts < wanted && wrong < wrongMax; seed++ {
@@ -103,11 +103,11 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeMountedIsRepaired tears the superblock of ext4, so that the kernel refuses to mount the file system
+// TestUnmountableFileSystemIsRepaired tears the superblock of ext4, so that the kernel refuses to mount the file system
 // before it is repaired.
-func TestWhatCannotBeMountedIsRepaired(t *testing.T) {
+func TestUnmountableFileSystemIsRepaired(t *testing.T) {
 	fs := fileSystemOf("ext4")
-	fs.needed(t)
+	fs.skipUnlessMountable(t)
 	dir, disk := t.TempDir(), faultdisk.New(fs.bytes)
 	m, err := fs.mount(dir, disk, true)
 	must.OK(t, err)

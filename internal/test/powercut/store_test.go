@@ -36,9 +36,9 @@ const (
 
 var routing = placement.Routing{Mode: placement.Hash, Groups: 6}
 
-// etcdOf is the part of etcd that belongs to one store. Power cuts do not affect etcd, as if it ran on another
+// storeEtcd is the part of etcd that belongs to one store. Power cuts do not affect etcd, as if it ran on another
 // machine.
-type etcdOf struct {
+type storeEtcd struct {
 	client *clientv3.Client
 	store  *registry.Store
 	prefix string
@@ -46,21 +46,21 @@ type etcdOf struct {
 
 var stores atomic.Int64
 
-// newEtcdOf connects to the etcd that all tests share. The result does not belong to a store yet, so the caller must
+// newStoreEtcd connects to the etcd that all tests share. The result does not belong to a store yet, so the caller must
 // call next().
-func newEtcdOf(t *testing.T) *etcdOf {
+func newStoreEtcd(t *testing.T) *storeEtcd {
 	t.Helper()
 	c, err := etcdtest.Shared(t).Client()
 	must.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	return &etcdOf{client: c}
+	return &storeEtcd{client: c}
 }
 
-// next returns an etcdOf for a new store. If the argument before is not nil, the store begins with this content,
+// next returns a storeEtcd for a new store. If the argument before is not nil, the store begins with this content,
 // which another store had at an earlier moment. Otherwise the store is empty at first.
-func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, error) {
+func (e *storeEtcd) next(ctx context.Context, before map[string]string) (*storeEtcd, error) {
 	name := fmt.Sprintf("cut-%d", stores.Add(1))
-	next := &etcdOf{client: e.client, prefix: registry.PrefixDefault + "/" + name + "/"}
+	next := &storeEtcd{client: e.client, prefix: registry.PrefixDefault + "/" + name + "/"}
 	var err error
 	if next.store, err = registry.NewStore(e.client, name, nil); err != nil {
 		return nil, err
@@ -73,8 +73,8 @@ func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, e
 	return next, err
 }
 
-// known returns the content of etcd, without registrations, because those expire when their process is gone.
-func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
+// content returns the content of etcd, without registrations, because those expire when their process is gone.
+func (e *storeEtcd) content(ctx context.Context) (map[string]string, error) {
 	answer, err := e.client.Get(ctx, e.prefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, err
@@ -88,14 +88,14 @@ func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// forget deletes all keys of the store from etcd.
-func (e *etcdOf) forget(ctx context.Context) error {
+// deleteKeys deletes all keys of the store from etcd.
+func (e *storeEtcd) deleteKeys(ctx context.Context) error {
 	_, err := e.client.Delete(ctx, e.prefix, clientv3.WithPrefix())
 	return err
 }
 
-// make creates the store, with all groups on its only shard.
-func (e *etcdOf) make(ctx context.Context) error {
+// createStore creates the store, with all groups on its only shard.
+func (e *storeEtcd) createStore(ctx context.Context) error {
 	if _, err := e.store.InitMeta(ctx, placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1}); err != nil {
 		return err
 	}
@@ -110,8 +110,8 @@ func (e *etcdOf) make(ctx context.Context) error {
 	return e.store.SetTargets(ctx, targets)
 }
 
-// life is a shard that runs on a mounted disk, with a client.
-type life struct {
+// runningShard is a shard that runs on a mounted disk, with a client.
+type runningShard struct {
 	shard   *shard.Shard
 	client  *client.Client
 	conn    *grpc.ClientConn
@@ -121,8 +121,10 @@ type life struct {
 }
 
 // begin starts a shard on a mounted disk, and waits until all its groups serve, or until one of them reports an error.
-func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency group.Residency) (*life, error) {
-	l := &life{log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
+func (e *storeEtcd) begin(ctx context.Context, point string, fs vfs.FS, residency group.Residency) (
+	*runningShard, error,
+) {
+	l := &runningShard{log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	var err error
 	l.shard, err = shard.Start(ctx, shard.Config{
 		Name: shardName, Dir: filepath.Join(point, "volume"), Listen: "127.0.0.1:0", Placement: e.store, FS: fs,
@@ -150,8 +152,8 @@ func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency g
 	return l, nil
 }
 
-// counted returns the value of one of the shard's counters.
-func (l *life) counted(name string) (sum float64, err error) {
+// counter returns the value of one of the shard's counters.
+func (l *runningShard) counter(name string) (sum float64, err error) {
 	families, err := l.metrics.Gather()
 	for _, f := range families {
 		if f.GetName() == name {
@@ -166,7 +168,7 @@ func (l *life) counted(name string) (sum float64, err error) {
 // errDamaged means that a shard reports, after a start, that one of its groups is damaged.
 var errDamaged = errors.New("a group is not whole")
 
-func (l *life) serves(ctx context.Context) error {
+func (l *runningShard) serves(ctx context.Context) error {
 	select {
 	case <-l.shard.Loaded():
 	case <-ctx.Done():
@@ -193,9 +195,9 @@ func (l *life) serves(ctx context.Context) error {
 	}
 }
 
-// found returns all records that the shard holds. It scans every group. If a scan leaves out records, found reads
-// them one by one.
-func (l *life) found(ctx context.Context) (map[int64]uint64, error) {
+// allRecords returns all records that the shard holds. It scans every group. If a scan leaves out records, allRecords
+// reads them one by one.
+func (l *runningShard) allRecords(ctx context.Context) (map[int64]uint64, error) {
 	found := map[int64]uint64{}
 	for n := range routing.Groups {
 		for r, err := range l.client.Scan(ctx, &client.ScanOptions{Group: placement.GroupName(n)}) {
@@ -219,20 +221,20 @@ func (l *life) found(ctx context.Context) (map[int64]uint64, error) {
 	return found, nil
 }
 
-func (l *life) download(ctx context.Context, key client.Key) ([]byte, error) {
+func (l *runningShard) download(ctx context.Context, key client.Key) ([]byte, error) {
 	var b bytes.Buffer
 	_, err := l.client.Download(ctx, key, &b, nil)
 	return b.Bytes(), err
 }
 
 // kill terminates the shard as SIGKILL would.
-func (l *life) kill() error {
+func (l *runningShard) kill() error {
 	err := errors.Join(l.client.Close(), l.conn.Close())
 	l.shard.Kill()
 	return err
 }
 
 // stop shuts the shard down cleanly.
-func (l *life) stop(ctx context.Context) error {
+func (l *runningShard) stop(ctx context.Context) error {
 	return errors.Join(l.client.Close(), l.conn.Close(), l.shard.Stop(ctx))
 }

@@ -29,9 +29,9 @@ const (
 	tailBlocks = 2 // number of blocks at the end of a segment that are tested
 )
 
-// placeOf returns where on the disk a block of a file is, or 0 if the block is not allocated. The file system must be
-// one that overwrites files in place.
-func placeOf(name string, block int64) (place int64, err error) {
+// diskOffset returns the offset on the disk at which a block of a file is stored, or 0 if the block is not allocated.
+// The file system must be one that overwrites files in place.
+func diskOffset(name string, block int64) (place int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return 0, err
@@ -103,16 +103,16 @@ func dataEnd(name string) (int64, error) {
 	return int64(len(strings.TrimRight(string(b), "\x00"))), nil
 }
 
-// TestABlockThatCannotBeReadAfterAPowerCut makes reads of one block fail with EIO while a shard starts after a power
+// TestUnreadableBlockAfterPowerCut makes reads of one block fail with EIO while a shard starts after a power
 // cut. They fail once or every time. The block is in the journal, or at the end of a segment. The shard must either
 // report the error, or hold all data that was acknowledged.
-func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
+func TestUnreadableBlockAfterPowerCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long tests")
 	}
 	fs := fileSystemOf("ext4")
-	fs.needed(t)
-	r, err := record(t.Context(), fs, newEtcdOf(t), t.TempDir(), vfs.OS{}, writesRecorded, seedWanted(t))
+	fs.skipUnlessMountable(t)
+	r, err := record(t.Context(), fs, newStoreEtcd(t), t.TempDir(), vfs.OS{}, writesRecorded, seedWanted(t))
 	must.OK(t, err)
 	random := rand.New(rand.NewPCG(seedWanted(t), 5))
 	u := &unreadable{recording: r, dir: t.TempDir()}
@@ -171,13 +171,13 @@ func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome
 		return "", err
 	}
 	defer func() { err = errors.Join(err, m.detach()) }()
-	place, err := placeOf(filepath.Join(m.point, bad.file), bad.block)
+	place, err := diskOffset(filepath.Join(m.point, bad.file), bad.block)
 	if err != nil || place == 0 {
 		return "", fmt.Errorf("it stands nowhere on the disk: %w", err)
 	}
 	fault := &faultdisk.Fault{Calls: faultdisk.Reads, Offset: place, Bytes: blockBytes, Err: syscall.EIO, Times: times}
 	disk.Add(fault)
-	etcd, err := u.etcd.next(ctx, u.knownAt(u.cut))
+	etcd, err := u.etcd.next(ctx, u.etcdContentAt(u.cut))
 	if err != nil {
 		return "", err
 	}
@@ -196,12 +196,12 @@ func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome
 	default:
 		outcome = "all is there"
 	}
-	found, err := l.found(ctx)
+	found, err := l.allRecords(ctx)
 	switch {
 	case errors.Is(err, client.ErrDataLoss):
 		outcome, err = "a read says DATA_LOSS", nil
 	case err == nil:
-		err = u.ledger.judge(u.cut, found)
+		err = u.ledger.check(u.cut, found)
 	}
 	if err = errors.Join(err, l.kill()); err != nil {
 		return "LOST WITHOUT A WORD", fmt.Errorf("%w; its log: %s", err, l.log)

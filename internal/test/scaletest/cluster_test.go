@@ -46,7 +46,7 @@ type cluster struct {
 	network  string // first two numbers of every pod's address
 	operator string // kubeconfig of the operator
 	zones    int
-	audited  audited
+	audited  auditCounts
 	operates int    // pid of the operator; 0 while no operator should be running
 	said     string // path of the operator's log
 }
@@ -76,7 +76,7 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	// The pods have addresses in the loopback network, so that the test can listen at them in place of the pods. The
 	// second number of the addresses is random, so that another run on the same machine uses other addresses.
 	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20,
-		audited: audited{requests: requests{}}}
+		audited: auditCounts{requests: requests{}}}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		must.OK(t, add(scheme))
@@ -183,7 +183,7 @@ func (c *cluster) zone(n int) string { return fmt.Sprintf("zone-%02d", n%c.zones
 
 func (c *cluster) makeNodes(ctx context.Context, t *testing.T, nodes int) {
 	t.Helper()
-	c.each(ctx, t, nodes, func(ctx context.Context, n int) error {
+	c.forEach(ctx, t, nodes, func(ctx context.Context, n int) error {
 		return c.client.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name:   nodeName(n),
 			Labels: map[string]string{corev1.LabelHostname: nodeName(n), corev1.LabelTopologyZone: c.zone(n)},
@@ -191,8 +191,8 @@ func (c *cluster) makeNodes(ctx context.Context, t *testing.T, nodes int) {
 	})
 }
 
-// each calls do() for every number from 0 to n-1, with several calls at the same time.
-func (c *cluster) each(ctx context.Context, t *testing.T, n int, do func(ctx context.Context, n int) error) {
+// forEach calls do() for every number from 0 to n-1, with several calls at the same time.
+func (c *cluster) forEach(ctx context.Context, t *testing.T, n int, do func(ctx context.Context, n int) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)

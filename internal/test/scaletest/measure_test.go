@@ -113,13 +113,13 @@ func (c *cluster) requests(t *testing.T) requests {
 	return maps.Clone(c.audited.requests)
 }
 
-// audited holds the counts for the part of the audit log that has been read so far.
-type audited struct {
+// auditCounts holds the counts for the part of the audit log that has been read so far.
+type auditCounts struct {
 	bytes    int64 // bytes of the log that were read
 	requests requests
 }
 
-func (a *audited) count(t *testing.T, line []byte) {
+func (a *auditCounts) count(t *testing.T, line []byte) {
 	t.Helper()
 	var event struct {
 		Verb      string `json:"verb"`

@@ -29,8 +29,8 @@ type picture struct {
 	apart    int // number of groups whose copies are on their target shards and in different zones
 }
 
-// look collects the data of the picture. It fails the test if the shards do not all look the same.
-func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) picture {
+// takePicture collects the data of the picture. It fails the test if the StatefulSets of the shards are not all equal.
+func (c *cluster) takePicture(ctx context.Context, t *testing.T, f *fleet, shards int) picture {
 	t.Helper()
 	of := []client.ListOption{client.InNamespace("default"), client.MatchingLabels{v1alpha1.LabelPool: "ssd"}}
 	var sets appsv1.StatefulSetList
@@ -48,7 +48,7 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	for i := range sets.Items {
 		set := &sets.Items[i]
 		hashes[set.Name+"-0"] = set.Spec.Template.Annotations[workload.AnnotationTemplate]
-		if template := f.without(t, set, volumes[workload.ShardClaim(set.Name)]); out.template == "" {
+		if template := f.commonSpec(t, set, volumes[workload.ShardClaim(set.Name)]); out.template == "" {
 			out.template = template
 		} else if template != out.template {
 			t.Errorf("StatefulSet %s differs from the others:\n%s\n%s", set.Name, template, out.template)
@@ -66,12 +66,12 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	if out.sets != shards || out.pods != shards || out.claims != shards {
 		t.Errorf("there are %d StatefulSets, %d pods and %d claims of %d shards", out.sets, out.pods, out.claims, shards)
 	}
-	f.lookAtGroups(ctx, t, &out)
+	f.checkGroups(ctx, t, &out)
 	return out
 }
 
-// without returns a StatefulSet's spec as a string, without the names of the shard and the store.
-func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) string {
+// commonSpec returns a StatefulSet's spec as a string, without the names of the shard and the store.
+func (f *fleet) commonSpec(t *testing.T, set *appsv1.StatefulSet, volume string) string {
 	t.Helper()
 	if have := set.Spec.Template.Annotations[workload.AnnotationVolume]; have != volume {
 		t.Errorf("StatefulSet %s knows volume %q, and has %q", set.Name, have, volume)
@@ -87,8 +87,8 @@ func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) st
 	).Replace(string(spec))
 }
 
-// lookAtGroups checks that no group is moving and that the planner has nothing left to change.
-func (f *fleet) lookAtGroups(ctx context.Context, t *testing.T, out *picture) {
+// checkGroups checks that no group is moving and that the planner has nothing left to change.
+func (f *fleet) checkGroups(ctx context.Context, t *testing.T, out *picture) {
 	t.Helper()
 	view := f.view(ctx, t)
 	change, unplaced := placement.Plan(view, view.Meta.Policy())

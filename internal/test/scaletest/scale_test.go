@@ -78,7 +78,7 @@ func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *
 
 func (c *cluster) read(ctx context.Context, t *testing.T, object client.Object) {
 	t.Helper()
-	c.lives(t)
+	c.checkOperatorRuns(t)
 	must.OK(t, c.client.Get(ctx, client.ObjectKeyFromObject(object), object))
 }
 
@@ -101,9 +101,9 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lives fails the test if the operator has exited on its own, because the test would then wait for something that
-// never happens. An operator exits, for example, if it loses its lease because the machine is too busy.
-func (c *cluster) lives(t *testing.T) {
+// checkOperatorRuns fails the test if the operator has exited on its own, because the test would then wait for
+// something that never happens. An operator exits, for example, if it loses its lease because the machine is too busy.
+func (c *cluster) checkOperatorRuns(t *testing.T) {
 	t.Helper()
 	if c.operates == 0 {
 		return
@@ -121,8 +121,8 @@ func lastLine(name string) string {
 	return lines[len(lines)-1]
 }
 
-// readyWords reports whether a store is ready, and describes in words how far it is.
-func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.RecordStore, shards int) (bool,
+// readiness reports whether a store is ready, and describes in words how far it is.
+func (c *cluster) readiness(ctx context.Context, t *testing.T, store *v1alpha1.RecordStore, shards int) (bool,
 	string) {
 	t.Helper()
 	c.read(ctx, t, store)
@@ -137,9 +137,9 @@ func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.
 	return done && int(store.Status.Shards.Serving) == shards && store.Status.Groups.Moving == 0, words
 }
 
-// quiet waits until the operator has written nothing for some time. By then it has finished all writes that the last
-// change required.
-func (c *cluster) quiet(ctx context.Context, t *testing.T) {
+// awaitQuiet waits until the operator has written nothing for some time. By then it has finished all writes that the
+// last change required.
+func (c *cluster) awaitQuiet(ctx context.Context, t *testing.T) {
 	t.Helper()
 	const enough = 35 * time.Second // longer than the interval of 30 s at which the operator checks a healthy pool
 	last, since := c.requests(t).writes(), time.Now()
@@ -151,8 +151,8 @@ func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 	})
 }
 
-// residentMost is the maximum resident memory of the operator, for any number of shards up to 1,000.
-const residentMost = 300 << 20
+// residentMax is the maximum resident memory of the operator, for any number of shards up to 1,000.
+const residentMax = 300 << 20
 
 // TestScale creates one store with many shards at once, and another store that grows to the same size while its
 // operator is killed repeatedly. In the end both must look the same.
@@ -160,7 +160,7 @@ func TestScale(t *testing.T) {
 	shards := shardsWanted(t)
 	var calm, killed picture
 	t.Run("first start", func(t *testing.T) { calm = firstStart(t, shards) })
-	t.Run("killed while it scales out", func(t *testing.T) { killed = scaleOut(t, shards) })
+	t.Run("killed while it scales out", func(t *testing.T) { killed = growUnderKills(t, shards) })
 	if calm.template == "" || killed.template == "" {
 		return // one of the two subtests was not selected, or failed
 	}
@@ -179,27 +179,27 @@ func firstStart(t *testing.T, shards int) picture {
 	began := time.Now()
 	store := c.store(ctx, t, shards, shards)
 	f := startFleet(ctx, t, c, store)
-	await(ctx, t, "the store to be Ready", func() (bool, string) { return c.readyWords(ctx, t, store, shards) })
+	await(ctx, t, "the store to be Ready", func() (bool, string) { return c.readiness(ctx, t, store, shards) })
 	rise, use := c.requests(t), used(t, operator.Process.Pid)
 	t.Logf("%d shards are Ready after %.1f s (wanted of 1000: at most 300); %v; %d writes: %v",
 		shards, time.Since(began).Seconds(), use, rise.writes(), rise)
-	c.quiet(ctx, t)
-	out := c.look(ctx, t, f, shards)
-	c.idle(ctx, t, operator.Process.Pid)
+	c.awaitQuiet(ctx, t)
+	out := c.takePicture(ctx, t, f, shards)
+	c.observeIdle(ctx, t, operator.Process.Pid)
 	c.loseNode(ctx, t, f, store, shards/2)
 	use = used(t, operator.Process.Pid)
 	t.Logf("at the end: %v", use)
-	c.allowed(t)
-	if use.peak > residentMost {
+	c.checkNothingForbidden(t)
+	if use.peak > residentMax {
 		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20,
-			residentMost>>20)
+			residentMax>>20)
 	}
 	return out
 }
 
-// allowed fails the test if the API server has refused a request of the operator. In this test the operator has only
-// the rights in config/rbac.
-func (c *cluster) allowed(t *testing.T) {
+// checkNothingForbidden fails the test if the API server has refused a request of the operator. In this test the
+// operator has only the rights in config/rbac.
+func (c *cluster) checkNothingForbidden(t *testing.T) {
 	t.Helper()
 	log, err := os.ReadFile(c.said)
 	must.OK(t, err)
@@ -210,9 +210,9 @@ func (c *cluster) allowed(t *testing.T) {
 	}
 }
 
-// idle observes the operator for a minute in which nothing happens. The operator must not write data that has not
-// changed.
-func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
+// observeIdle observes the operator for a minute in which nothing happens. The operator must not write data that has
+// not changed.
+func (c *cluster) observeIdle(ctx context.Context, t *testing.T, pid int) {
 	t.Helper()
 	const minute = time.Minute
 	before, usedBefore := c.requests(t), used(t, pid)
@@ -275,8 +275,8 @@ func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v
 		since(before))
 }
 
-// scaleOut doubles the size of a store while its operator is killed at random moments.
-func scaleOut(t *testing.T, shards int) picture {
+// growUnderKills doubles the size of a store while its operator is killed at random moments.
+func growUnderKills(t *testing.T, shards int) picture {
 	ctx := t.Context()
 	seed := soaktest.Seed(t, 1)
 	t.Logf("the operator is killed at times of seed %d", seed)
@@ -287,7 +287,7 @@ func scaleOut(t *testing.T, shards int) picture {
 	operator := c.operate(t, "--leader-elect=false")
 	store := c.store(ctx, t, shards/2, shards)
 	f := startFleet(ctx, t, c, store)
-	await(ctx, t, "the store to be Ready", func() (bool, string) { return c.readyWords(ctx, t, store, shards/2) })
+	await(ctx, t, "the store to be Ready", func() (bool, string) { return c.readiness(ctx, t, store, shards/2) })
 	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: "ssd"}}
 	wanted := fmt.Appendf(nil, `{"spec":{"shards":%d}}`, shards)
 	must.OK(t, c.client.Patch(ctx, pool, client.RawPatch(types.MergePatchType, wanted)))
@@ -299,27 +299,27 @@ func scaleOut(t *testing.T, shards int) picture {
 		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
 		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {
 			made := c.requests(t).writes()
-			done, _ := c.readyWords(ctx, t, store, shards)
+			done, _ := c.readiness(ctx, t, store, shards)
 			return made >= at || done, fmt.Sprintf("it has made %d writes of %d", made, at)
 		})
 		c.operates = 0
 		must.OK(t, operator.Process.Kill())
 		_ = operator.Wait() // Wait returns an error, because the operator was killed
-		_, words := c.readyWords(ctx, t, store, shards)
+		_, words := c.readiness(ctx, t, store, shards)
 		t.Logf("kill %d of %d after %.1f s: %s", n+1, kills, time.Since(began).Seconds(), words)
 		operator = c.operate(t, "--leader-elect=false")
 	}
 	await(ctx, t, "the store to be Ready with all shards", func() (bool, string) {
-		return c.readyWords(ctx, t, store, shards)
+		return c.readiness(ctx, t, store, shards)
 	})
 	made, use := c.requests(t).since(before), used(t, operator.Process.Pid)
 	t.Logf("%d shards have become %d after %.1f s; of the last operator: %v; %d writes: %v",
 		shards/2, shards, time.Since(began).Seconds(), use, made.writes(), made)
-	if use.peak > residentMost {
+	if use.peak > residentMax {
 		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20,
-			residentMost>>20)
+			residentMax>>20)
 	}
-	c.quiet(ctx, t)
-	c.allowed(t)
-	return c.look(ctx, t, f, shards)
+	c.awaitQuiet(ctx, t)
+	c.checkNothingForbidden(t)
+	return c.takePicture(ctx, t, f, shards)
 }

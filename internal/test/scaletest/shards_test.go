@@ -51,13 +51,13 @@ type fleet struct {
 	provisioners errgroup.Group
 
 	mu          sync.Mutex
-	played      map[string]*played         // shards by the address of the pod
+	played      map[string]*simulatedShard // shards by the address of the pod
 	generations map[string]uint64          // generation of each volume, by the UID of its claim
 	leads       map[string]map[string]bool // for each shard and group, whether the shard leads the group
 }
 
-// played is a simulated shard.
-type played struct {
+// simulatedShard is a simulated shard.
+type simulatedShard struct {
 	name, volume, node, zone string
 	stop                     context.CancelFunc
 }
@@ -70,7 +70,7 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	must.OK(t, err)
 	f := &fleet{c: c, t: t, storeUID: store.Status.StoreUID, namespace: store.Namespace, etcd: connection,
 		server: grpc.NewServer(),
-		played: map[string]*played{}, generations: map[string]uint64{}, leads: map[string]map[string]bool{}}
+		played: map[string]*simulatedShard{}, generations: map[string]uint64{}, leads: map[string]map[string]bool{}}
 	if f.store, err = registry.NewStoreAt(connection, access.Prefix, access.Store, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +83,8 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	claimed := claims.Informer()
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandlerFuncs{
 		pods: {
-			AddFunc:    func(o any) { f.see(ctx, o.(*corev1.Pod)) },
-			UpdateFunc: func(_, o any) { f.see(ctx, o.(*corev1.Pod)) },
+			AddFunc:    func(o any) { f.handlePod(ctx, o.(*corev1.Pod)) },
+			UpdateFunc: func(_, o any) { f.handlePod(ctx, o.(*corev1.Pod)) },
 			DeleteFunc: func(o any) {
 				if pod, ok := o.(*corev1.Pod); ok {
 					f.end(pod.Status.PodIP)
@@ -112,7 +112,7 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 		_ = connection.Close()
 	})
 	factory.Start(ctx.Done())
-	go f.follow(ctx)
+	go f.moveGroups(ctx)
 	return f
 }
 
@@ -168,8 +168,8 @@ func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return f.c.client.Status().Patch(ctx, bound, client.MergeFrom(before))
 }
 
-// see starts the shard in a running pod, and stops the shard in a pod that is being deleted.
-func (f *fleet) see(ctx context.Context, pod *corev1.Pod) {
+// handlePod starts the shard in a running pod, and stops the shard in a pod that is being deleted.
+func (f *fleet) handlePod(ctx context.Context, pod *corev1.Pod) {
 	address := pod.Status.PodIP
 	if address == "" || pod.Labels[v1alpha1.LabelShard] == "" {
 		return
@@ -191,10 +191,11 @@ func (f *fleet) see(ctx context.Context, pod *corev1.Pod) {
 		return // the node is not one of the simulated ones
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	p := &played{name: strings.TrimSuffix(pod.Name, "-0"), node: pod.Spec.NodeName, zone: f.c.zone(number), stop: cancel}
+	p := &simulatedShard{name: strings.TrimSuffix(pod.Name, "-0"), node: pod.Spec.NodeName, zone: f.c.zone(number),
+		stop: cancel}
 	f.played[address] = p
 	go func() {
-		if err := f.live(ctx, p, address); err != nil && ctx.Err() == nil {
+		if err := f.runShard(ctx, p, address); err != nil && ctx.Err() == nil {
 			f.t.Errorf("shard %s: %v", p.name, err)
 		}
 	}()
@@ -230,8 +231,8 @@ func (f *fleet) view(ctx context.Context, t *testing.T) placement.View {
 	return view
 }
 
-// live listens, and keeps the shard registered until ctx is done.
-func (f *fleet) live(ctx context.Context, p *played, host string) error {
+// runShard listens, and keeps the shard registered until ctx is done.
+func (f *fleet) runShard(ctx context.Context, p *simulatedShard, host string) error {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
 		Name: workload.ShardClaim(p.name)}}
 	if err := f.c.client.Get(ctx, client.ObjectKeyFromObject(claim), claim); err != nil {
@@ -263,9 +264,9 @@ func (f *fleet) live(ctx context.Context, p *played, host string) error {
 	return nil
 }
 
-// asked returns the shard that a client has called. It recognizes the shard by the address to which the client has
-// connected.
-func (f *fleet) asked(ctx context.Context) (*played, error) {
+// calledShard returns the shard that a client has called. It recognizes the shard by the address to which the client
+// has connected.
+func (f *fleet) calledShard(ctx context.Context) (*simulatedShard, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok || from.LocalAddr == nil {
 		return nil, status.Error(codes.Internal, "no address")
@@ -280,7 +281,7 @@ func (f *fleet) asked(ctx context.Context) (*played, error) {
 
 // ListShards returns a shard that serves.
 func (f *fleet) ListShards(ctx context.Context, _ *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
-	p, err := f.asked(ctx)
+	p, err := f.calledShard(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +300,7 @@ func (f *fleet) ListShards(ctx context.Context, _ *recordv1.ListShardsRequest) (
 
 // ListGroups returns the groups that are on the shard according to etcd.
 func (f *fleet) ListGroups(ctx context.Context, _ *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
-	p, err := f.asked(ctx)
+	p, err := f.calledShard(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -315,8 +316,8 @@ func (f *fleet) ListGroups(ctx context.Context, _ *recordv1.ListGroupsRequest) (
 	return out, nil
 }
 
-// follow moves groups until they match their targets. It runs until ctx is done.
-func (f *fleet) follow(ctx context.Context) {
+// moveGroups moves groups until they match their targets. It runs until ctx is done.
+func (f *fleet) moveGroups(ctx context.Context) {
 	for view := range f.store.Watch(ctx) {
 		leads := map[string]map[string]bool{}
 		var late []placement.Group
@@ -327,7 +328,7 @@ func (f *fleet) follow(ctx context.Context) {
 				}
 				leads[m.Shard][name] = g.Leader == m.Shard
 			}
-			if next, changed := follows(view, g); changed {
+			if next, changed := nextChange(view, g); changed {
 				late = append(late, next)
 			}
 		}
@@ -350,9 +351,9 @@ func (f *fleet) follow(ctx context.Context) {
 	}
 }
 
-// follows makes the next change that a group needs, and reports whether there was one. If all shards of the target
+// nextChange makes the next change that a group needs, and reports whether there was one. If all shards of the target
 // are alive, they become the members. If a majority of the members is alive, one of them becomes the leader.
-func follows(view placement.View, g placement.Group) (placement.Group, bool) {
+func nextChange(view placement.View, g placement.Group) (placement.Group, bool) {
 	lives := func(shard string) bool { return view.Shards[shard].Name != "" }
 	living := 0
 	for _, m := range g.Members {

@@ -31,7 +31,7 @@ type reply struct {
 	refused error // nil, ErrExists or ErrMismatch
 }
 
-// operation is a call with its response. begin and end are the numbers that moments gave to the call and the
+// operation is a call with its response. begin and end are the numbers that callSequence gave to the call and the
 // response.
 type operation struct {
 	client    int
@@ -42,9 +42,9 @@ type operation struct {
 	at, until time.Duration // virtual time since the run began, for messages
 }
 
-// moments numbers calls and responses in the order in which they happen. Virtual time cannot be used for this,
+// callSequence numbers calls and responses in the order in which they happen. Virtual time cannot be used for this,
 // because many of them happen at the same virtual time.
-var moments atomic.Int64
+var callSequence atomic.Int64
 
 // client makes one call after another, and retries each call until the call is answered.
 func (w *world) client(number int) {
@@ -61,7 +61,7 @@ func (w *world) client(number int) {
 		if stopping {
 			return
 		}
-		op := operation{client: number, call: randomCall(random, last, w.cfg.keys), begin: moments.Add(1),
+		op := operation{client: number, call: randomCall(random, last, w.cfg.keys), begin: callSequence.Add(1),
 			at: time.Since(begun)}
 		if calm {
 			op.call = call{what: "get", id: op.call.id}
@@ -98,7 +98,7 @@ func (w *world) churn() {
 			write.Data = []byte(fmt.Sprintf("churn %d:%s", n, strings.Repeat("x", random.IntN(2500))))
 		}
 		if p := w.choose(random, false); p != nil {
-			w.ledger.churn(askedFor(write))
+			w.ledger.recordChurn(askedFor(write))
 			ctx, cancel := context.WithTimeout(w.ctx, 500*time.Millisecond)
 			_, _ = p.replica.Propose(write).Wait(ctx)
 			cancel()
@@ -179,12 +179,12 @@ func (w *world) choose(random *rand.Rand, anybody bool) *process {
 	return nil
 }
 
-// reached records when a response was received. It returns false if the process had died before that, because a dead
-// process cannot respond.
-func (w *world) reached(p *process, op *operation) bool {
+// recordResponse records when a response was received. It returns false if the process had died before that, because a
+// dead process cannot respond.
+func (w *world) recordResponse(p *process, op *operation) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	op.end = moments.Add(1)
+	op.end = callSequence.Add(1)
 	return !p.dead
 }
 
@@ -204,7 +204,7 @@ func (w *world) write(ctx context.Context, random *rand.Rand, p *process, op *op
 	}
 	w.ledger.ask(request, asked)
 	result, err := p.replica.Propose(ask).Wait(ctx)
-	if !w.reached(p, op) {
+	if !w.recordResponse(p, op) {
 		return false
 	}
 	var condition *replica.ConditionError
@@ -215,7 +215,7 @@ func (w *world) write(ctx context.Context, random *rand.Rand, p *process, op *op
 		w.repeatLate(random, p, ask, data, op.reply)
 		return true
 	case errors.As(err, &damage) && !p.disk.Crashed():
-		if !w.rotsOf(p.machine) {
+		if !w.mayHaveRot(p.machine) {
 			w.violate(oracleDisk, "%v: write: %v, and its disk is good", p.machine, err)
 		}
 		return false
@@ -225,7 +225,7 @@ func (w *world) write(ctx context.Context, random *rand.Rand, p *process, op *op
 	op.reply = reply{index: result.Index}
 	w.repeatLate(random, p, ask, data, op.reply)
 	if result.Index != 0 {
-		if problem := w.ledger.acknowledged(request, result.Index); problem != "" {
+		if problem := w.ledger.checkAcknowledged(request, result.Index); problem != "" {
 			w.violate(oracleKept, "%v: request %x: %s", p.machine, request[:4], problem)
 		}
 	}
@@ -237,7 +237,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 		return false
 	}
 	record, err := p.log.Get(op.call.id, group.GetOptions{})
-	if !w.reached(p, op) {
+	if !w.recordResponse(p, op) {
 		return false
 	}
 	var damage *format.DamageError
@@ -247,7 +247,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 		return true
 	case errors.As(err, &damage) && !p.disk.Crashed():
 		w.noteFound(p.machine, "by a read", damage.Damage.File)
-		if !w.rotsOf(p.machine) {
+		if !w.mayHaveRot(p.machine) {
 			w.violate(oracleDisk, "%v: read: %v, and its disk is good", p.machine, err)
 		}
 		return false
@@ -257,7 +257,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	data := record.Data
 	if record.Blob != nil {
 		if content, err := p.readBlob(*record.Blob); err != nil || !w.ledger.isBlob(*record.Blob, content) {
-			if errors.As(err, &damage) && w.rotsOf(p.machine) {
+			if errors.As(err, &damage) && w.mayHaveRot(p.machine) {
 				w.noteFound(p.machine, "by a read", damage.Damage.File)
 			} else if !errors.Is(err, format.ErrClosed) && !p.disk.Crashed() {
 				o := oracleRead
@@ -271,7 +271,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 		}
 		data = record.Blob.Encode()
 	}
-	if problem := w.ledger.seen(op.call.id, record.Index, data); problem != "" {
+	if problem := w.ledger.checkRead(op.call.id, record.Index, data); problem != "" {
 		w.violate(oracleRead, "%v: %s", p.machine, problem)
 	}
 	op.reply = reply{index: record.Index}

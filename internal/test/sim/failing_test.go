@@ -120,13 +120,13 @@ func refusedToWrite(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, group.ErrPoisoned)
 }
 
-// withoutSpace is the maximum time for which a replica may still report a full disk after there is free space again.
+// fullReportMax is the maximum time for which a replica may still report a full disk after there is free space again.
 // By then it must have resumed its work.
-const withoutSpace = 10 * time.Second
+const fullReportMax = 10 * time.Second
 
-// restarts restarts each process whose replica has failed, because only a restart can determine the actual content of
-// the disk.
-func (w *world) restarts() {
+// watchFailed restarts each process whose replica has failed, because only a restart can determine the actual content
+// of the disk.
+func (w *world) watchFailed() {
 	r := rand.New(rand.NewPCG(w.seed, 8))
 	// for each process, the time since which it has reported a full disk although there is free space
 	stuck := map[*process]time.Time{}
@@ -140,8 +140,9 @@ func (w *world) restarts() {
 					delete(stuck, p)
 				case !known:
 					stuck[p] = time.Now()
-				case time.Since(since) > withoutSpace:
-					w.violate(oracleDisk, "%v: there is room for %v, and its replica does not go on: %v", p.machine, withoutSpace, err)
+				case time.Since(since) > fullReportMax:
+					w.violate(oracleDisk, "%v: there is room for %v, and its replica does not go on: %v", p.machine,
+						fullReportMax, err)
 					w.restartFailed(p, r)
 				}
 				continue

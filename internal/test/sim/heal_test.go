@@ -15,7 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// healTime is the longest time that a healed group may need for elections, installs and other pending work.
+// healTime is the maximum time that a group may need, after all faults are healed, for elections, installs and other
+// pending work.
 const healTime = 3 * time.Minute
 
 // heal ends the faults and waits for the clients.
@@ -30,7 +31,7 @@ func (w *world) heal() {
 		m.disk.CrashAfter(-1)
 	}
 	w.mu.Unlock()
-	w.within("every machine is up, and every call answered", func() bool {
+	w.awaitTrue("every machine is up, and every call answered", func() bool {
 		w.startAll(r)
 		return w.calling.Load() == 0
 	})
@@ -52,9 +53,9 @@ func (w *world) startAll(r *rand.Rand) {
 	}
 }
 
-// within waits until is() returns true, but for at most healTime. After that time, it records a violation and returns
-// false.
-func (w *world) within(what string, is func() bool) bool {
+// awaitTrue waits until is() returns true, but for at most healTime. After that time, it records a violation and
+// returns false.
+func (w *world) awaitTrue(what string, is func() bool) bool {
 	for end := time.Now().Add(healTime); time.Now().Before(end); {
 		if w.ctx.Err() != nil {
 			return false
@@ -73,7 +74,7 @@ func (w *world) within(what string, is func() bool) bool {
 func (w *world) converge() {
 	var last uint64
 	r := rand.New(rand.NewPCG(w.seed, 5))
-	ok := w.within("a leader, and all members with all entries", func() bool {
+	ok := w.awaitTrue("a leader, and all members with all entries", func() bool {
 		w.startAll(r)
 		leader := w.leader()
 		if leader == nil {
@@ -104,7 +105,7 @@ func (w *world) converge() {
 	w.compare(last)
 }
 
-// compare reads every record through every member. Each result must agree with the newest entry for the record.
+// compare reads every record through every member. The result of each read must match the newest entry for the record.
 func (w *world) compare(last uint64) {
 	for _, p := range w.processes() {
 		if p.log.AppliedIndex() != last || !w.members[p.raftID] {
@@ -112,7 +113,7 @@ func (w *world) compare(last uint64) {
 		}
 		w.compareLog(p, last)
 		for id := range w.cfg.keys {
-			op := operation{client: w.cfg.clients, call: call{what: "get", id: id}, begin: moments.Add(1)}
+			op := operation{client: w.cfg.clients, call: call{what: "get", id: id}, begin: callSequence.Add(1)}
 			ctx, cancel := context.WithTimeout(w.ctx, healTime)
 			if w.read(ctx, p, &op) {
 				w.remember(op)
@@ -152,7 +153,7 @@ func (w *world) compareLog(p *process, last uint64) {
 		}
 		for _, r := range got.Entries {
 			e, err := format.DecodePayload(r)
-			if problem := w.ledger.has(&e); err != nil || problem != "" {
+			if problem := w.ledger.checkEntry(&e); err != nil || problem != "" {
 				w.violate(oracleAgree, "%v: index %d of its log: %v %s", p.machine, r.GetIndex(), err, problem)
 				return
 			}

@@ -18,8 +18,8 @@ import (
 
 const hostileBlock = 4096
 
-// hostile describes a block that a disk refuses to read during the next start.
-type hostile struct {
+// unreadableBlock describes a block that a disk refuses to read during the next start.
+type unreadableBlock struct {
 	disk   *vfstest.Mem
 	name   string // name of the file
 	offset int64
@@ -69,7 +69,7 @@ func (w *world) powerCutOne(o *operator, r *rand.Rand, do func(*machine) bool) b
 
 // refuseToRead chooses the block that the disk will refuse to read during the next start. The caller holds world.mu.
 func (m *machine) refuseToRead(r *rand.Rand) bool {
-	h := &hostile{disk: m.disk, times: []int64{0, 0, 1, 2}[r.IntN(4)]}
+	h := &unreadableBlock{disk: m.disk, times: []int64{0, 0, 1, 2}[r.IntN(4)]}
 	if m.world.cfg.copies == 1 {
 		h.times = max(h.times, 1)
 	}
@@ -78,12 +78,12 @@ func (m *machine) refuseToRead(r *rand.Rand) bool {
 	}
 	m.hostile = h
 	if h.times == 0 {
-		m.rots, m.rotted = append(m.rots, rot{file: path.Base(h.name), at: moments.Add(1)}), true
+		m.rots, m.rotted = append(m.rots, rot{file: path.Base(h.name), at: callSequence.Add(1)}), true
 	}
 	return true
 }
 
-func (h *hostile) choose(r *rand.Rand) bool {
+func (h *unreadableBlock) choose(r *rand.Rand) bool {
 	if r.IntN(2) == 0 {
 		if records := journalRecords(h.disk); len(records) > 0 {
 			one := records[r.IntN(len(records))]
@@ -110,11 +110,11 @@ func (h *hostile) choose(r *rand.Rand) bool {
 	return true
 }
 
-// takeHostile returns the file system with which a machine starts from a disk. This file system refuses the reads
+// takeUnreadable returns the file system with which a machine starts from a disk. This file system refuses the reads
 // that were chosen earlier. The caller must not hold world.mu. After the start, the caller must call ended(), which
-// removes the fault. If all reads were refused until the end of the start, and not only the first few, ended()
-// returns the fault.
-func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
+// removes the fault. If all reads were refused until the end of the start, and not only the first few, ended() returns
+// the fault.
+func (m *machine) takeUnreadable(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *unreadableBlock)) {
 	faulty = vfstest.NewFaulty(disk)
 	w := m.world
 	w.mu.Lock()
@@ -122,13 +122,13 @@ func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended 
 	m.hostile = nil
 	w.mu.Unlock()
 	if h == nil || h.disk != disk {
-		return faulty, func() *hostile { return nil }
+		return faulty, func() *unreadableBlock { return nil }
 	}
 	fault := faulty.Add(&vfstest.Fault{Count: h.times, Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpRead && op.Name == h.name && op.Offset < h.offset+hostileBlock &&
 			h.offset < op.Offset+op.Length
 	}})
-	return faulty, func() *hostile {
+	return faulty, func() *unreadableBlock {
 		fault.Remove()
 		if fault.Fired() == 0 {
 			return nil
@@ -152,7 +152,7 @@ func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended 
 
 // truncateUnreadable truncates a segment at the unreadable block. A faulty program would do the same if it mistook
 // the block for a torn write.
-func (h *hostile) truncateUnreadable() bool {
+func (h *unreadableBlock) truncateUnreadable() bool {
 	f, err := h.disk.OpenWrite(h.name)
 	if err != nil || journal.IsName(path.Base(h.name)) {
 		return false
@@ -209,7 +209,7 @@ func (m *machine) rotRecord(r *rand.Rand) bool {
 	if !m.disk.Rot(one.name, one.offset+12, 1, func(b []byte) { b[0] ^= 1 }) {
 		return false
 	}
-	m.rots, m.rotted = append(m.rots, rot{file: path.Base(one.name), at: moments.Add(1)}), true
+	m.rots, m.rotted = append(m.rots, rot{file: path.Base(one.name), at: callSequence.Add(1)}), true
 	return true
 }
 

@@ -16,7 +16,7 @@ import (
 func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Write, data []byte, r reply) {
 	wrote := r.index != 0 && r.refused == nil
 	if !wrote {
-		w.ledger.declined(ask.RequestID)
+		w.ledger.recordDeclined(ask.RequestID)
 	}
 	if random.IntN(4) != 0 {
 		return

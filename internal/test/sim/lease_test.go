@@ -16,17 +16,17 @@ import (
 
 // transferBehindPartition transfers the leadership. The old leader receives no messages from the moment at which
 // TimeoutNow is sent, so it continues to believe that it leads.
-func (w *world) transferBehindPartition(_ *operator, r *rand.Rand) bool { return w.summon(r, 0) }
+func (w *world) transferBehindPartition(_ *operator, r *rand.Rand) bool { return w.forceTransfer(r, 0) }
 
 // timeoutNowArrivesLate is like transferBehindPartition. However, the TimeoutNow message arrives so late that the old
 // leader has already given up the transfer and leads again.
 func (w *world) timeoutNowArrivesLate(_ *operator, r *rand.Rand) bool {
-	return w.summon(r, between(r, 1200*time.Millisecond, 2*time.Second))
+	return w.forceTransfer(r, between(r, 1200*time.Millisecond, 2*time.Second))
 }
 
-// summon transfers the leadership with a TimeoutNow message, which it delays by the argument late. It returns true if
-// the target then leads and the old leader has not noticed it.
-func (w *world) summon(r *rand.Rand, late time.Duration) bool {
+// forceTransfer transfers the leadership with a TimeoutNow message, which it delays by the argument late. It returns
+// true if the target then leads and the old leader has not noticed it.
+func (w *world) forceTransfer(r *rand.Rand, late time.Duration) bool {
 	w.connect()
 	leader := w.leader()
 	if leader == nil || !w.readThrough(leader) {
@@ -63,13 +63,13 @@ func (w *world) summon(r *rand.Rand, late time.Duration) bool {
 		w.mu.Unlock()
 		w.deliver(call)
 	}
-	return w.contrast(to, leader, r)
+	return w.writeNewReadOld(to, leader, r)
 }
 
-// askJustStarted disconnects a member from the leader until this member asks for votes. A voter that receives the
+// askRestartedVoter disconnects a member from the leader until this member asks for votes. A voter that receives the
 // request then loses its power and restarts, so that it no longer remembers that it has just responded to the leader.
-// askJustStarted returns true if the voter was asked for its vote after the restart.
-func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
+// askRestartedVoter returns true if the voter was asked for its vote after the restart.
+func (w *world) askRestartedVoter(_ *operator, r *rand.Rand) bool {
 	w.connect()
 	leader := w.leader()
 	if leader == nil || w.cfg.copies != 3 {
@@ -79,8 +79,8 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	if lonely == nil {
 		return false
 	}
-	w.beCalm(true) // while clients do not write, no member falls behind, so any of them may be elected
-	defer w.beCalm(false)
+	w.pauseWrites(true) // while clients do not write, no member falls behind, so any of them may be elected
+	defer w.pauseWrites(false)
 	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
 		return false
 	}
@@ -108,8 +108,8 @@ func (w *world) askJustStarted(_ *operator, r *rand.Rand) bool {
 	one.cutPower(survival(r))
 	one.start()
 	w.deliver(call)
-	w.beCalm(false)
-	w.contrast(lonely, leader, r)
+	w.pauseWrites(false)
+	w.writeNewReadOld(lonely, leader, r)
 	return true
 }
 
@@ -132,11 +132,11 @@ func (w *world) await(taken <-chan *raftpb.Message, most time.Duration, meanwhil
 	return nil
 }
 
-// contrast waits for a situation with two leaders: a process that has been elected (the argument leads), and a
+// writeNewReadOld waits for a situation with two leaders: a process that has been elected (the argument leads), and a
 // process that still believes that it leads (the argument led). Clients then write through the new leader and read
-// through the old one. If the situation does not arise soon, contrast returns false. In either case, it reconnects
-// all machines before it returns.
-func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
+// through the old one. If the situation does not arise soon, writeNewReadOld returns false. In either case, it
+// reconnects all machines before it returns.
+func (w *world) writeNewReadOld(leads, led *process, r *rand.Rand) bool {
 	defer w.connect()
 	is := false
 	for end := time.Now().Add(200 * time.Millisecond); !is && time.Now().Before(end) && w.sleep(2*time.Millisecond); {
@@ -153,7 +153,7 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 		defer w.calling.Add(-1)
 		for i := range 4 {
 			put := operation{client: w.cfg.clients + 1, call: call{what: "put", id: random.Int64N(w.cfg.keys)},
-				begin: moments.Add(1)}
+				begin: callSequence.Add(1)}
 			if n++; !w.perform(&put, random, leads, n) {
 				return
 			}
@@ -161,7 +161,7 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 			if i == 0 {
 				w.askWithCondition(led, put, other, n)
 			}
-			get := operation{client: put.client, call: call{what: "get", id: put.call.id}, begin: moments.Add(1)}
+			get := operation{client: put.client, call: call{what: "get", id: put.call.id}, begin: callSequence.Add(1)}
 			ctx, cancel := context.WithTimeout(w.ctx, 20*time.Millisecond)
 			if w.read(ctx, led, &get) {
 				w.remember(get)
@@ -180,7 +180,7 @@ func (w *world) askWithCondition(led *process, put operation, random *rand.Rand,
 	w.calling.Add(1)
 	w.wait.Go(func() {
 		defer w.calling.Add(-1)
-		op := operation{client: put.client + 1, call: call{what: "put", id: put.call.id}, begin: moments.Add(1)}
+		op := operation{client: put.client + 1, call: call{what: "put", id: put.call.id}, begin: callSequence.Add(1)}
 		op.call.cond.IfVersion = put.reply.index
 		if w.perform(&op, random, led, n) {
 			w.remember(op)
@@ -222,8 +222,8 @@ func (w *world) layTrap(t trap) {
 	w.trap = t
 }
 
-// beCalm stops or resumes the writes of clients.
-func (w *world) beCalm(calm bool) {
+// pauseWrites stops or resumes the writes of clients.
+func (w *world) pauseWrites(calm bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calm = calm

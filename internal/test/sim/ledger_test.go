@@ -17,21 +17,22 @@ import (
 type ledger struct {
 	world    *world
 	mu       sync.Mutex
-	entries  map[uint64]fact     // for each index, the entry of the first replica that applied it
-	requests map[[16]byte]uint64 // for each request id, the index of its entry
-	// asked holds, for each request id, the writes that were tried with it. They differ if each try has its own blob.
-	asked   map[[16]byte][]write
-	blobs   map[uuid.UUID]uint64 // maps each blob to its data's hash
-	nothing map[[16]byte]bool    // ids of requests that were answered and wrote nothing
-	churned map[write]bool       // writes without a request id
-	members map[uint64]bool      // Raft id of every member that the group has ever had
+	entries  map[uint64]ledgerEntry // for each index, the entry of the first replica that applied it
+	requests map[[16]byte]uint64    // for each request id, the index of its entry
+	// attempts holds, for each request id, the writes that were tried with it. They differ if each try has its own
+	// blob.
+	attempts map[[16]byte][]write
+	blobs    map[uuid.UUID]uint64 // maps each blob to its data's hash
+	nothing  map[[16]byte]bool    // ids of requests that were answered and wrote nothing
+	churned  map[write]bool       // writes without a request id
+	members  map[uint64]bool      // Raft id of every member that the group has ever had
 
 	firstConf *raftpb.ConfState
 	confIndex uint64 // index of the newest membership change that a replica has applied
 }
 
-// fact is the ledger's record of an entry.
-type fact struct {
+// ledgerEntry is what the ledger records about an entry.
+type ledgerEntry struct {
 	index   uint64
 	term    uint64
 	kind    format.Kind
@@ -51,7 +52,7 @@ type write struct {
 
 func newLedger(w *world) *ledger {
 	return &ledger{
-		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte][]write{},
+		world: w, entries: map[uint64]ledgerEntry{}, requests: map[[16]byte]uint64{}, attempts: map[[16]byte][]write{},
 		blobs: map[uuid.UUID]uint64{}, members: map[uint64]bool{}, churned: map[write]bool{}, nothing: map[[16]byte]bool{},
 	}
 }
@@ -72,7 +73,7 @@ func hash(data []byte) uint64 {
 func (l *ledger) ask(request [16]byte, w write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked[request] = append(l.asked[request], w)
+	l.attempts[request] = append(l.attempts[request], w)
 }
 
 // applier returns a function that a process calls with each entry that its replica applies. If the process is dead,
@@ -121,29 +122,29 @@ func (l *ledger) apply(raftID uint64, e *format.Entry, last *uint64) (o oracle, 
 	return l.check(f)
 }
 
-func factOf(e *format.Entry) fact {
-	return fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data),
+func factOf(e *format.Entry) ledgerEntry {
+	return ledgerEntry{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data),
 		crc: format.RequestOf(e).CRC32C}
 }
 
-// remembered returns the part of a fact that compaction keeps.
-func (f fact) remembered() fact {
+// compacted returns the part of a ledger entry that compaction keeps.
+func (f ledgerEntry) compacted() ledgerEntry {
 	if f.kind == format.KindPut || f.kind == format.KindDelete {
 		f.kind, f.data = format.KindRequest, map[bool]uint64{true: 1}[f.kind == format.KindDelete]
 	}
 	return f
 }
 
-// has checks an entry of a log against the ledger. It returns a description of the problem, or an empty string if
-// there is none.
-func (l *ledger) has(e *format.Entry) string {
+// checkEntry checks an entry of a log against the ledger. It returns a description of the problem, or an empty string
+// if there is none.
+func (l *ledger) checkEntry(e *format.Entry) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first, known := l.entries[e.Index]
 	f := factOf(e)
 	f.by = first.by
 	if e.Kind == format.KindRequest {
-		first, f.data = first.remembered(), map[bool]uint64{true: 1}[format.RequestOf(e).Delete]
+		first, f.data = first.compacted(), map[bool]uint64{true: 1}[format.RequestOf(e).Delete]
 	}
 	if !known || f != first {
 		return fmt.Sprintf("it is %+v, applied was %+v (%v)", f, first, known)
@@ -152,7 +153,7 @@ func (l *ledger) has(e *format.Entry) string {
 }
 
 // check checks that a client has requested an entry, and that no other entry was made for the same request.
-func (l *ledger) check(f fact) (o oracle, problem string) {
+func (l *ledger) check(f ledgerEntry) (o oracle, problem string) {
 	w := write{id: f.id, data: f.data, delete: f.kind == format.KindDelete}
 	if f.request == ([16]byte{}) {
 		if !l.churned[w] {
@@ -167,17 +168,17 @@ func (l *ledger) check(f fact) (o oracle, problem string) {
 		return oracleOnce, fmt.Sprintf("request %x was answered before as having written nothing", f.request[:9])
 	}
 	l.requests[f.request] = f.index
-	if !slices.Contains(l.asked[f.request], w) {
+	if !slices.Contains(l.attempts[f.request], w) {
 		return oracleAsked, fmt.Sprintf("nobody asked for %+v", f)
 	}
 	return "", ""
 }
 
-// newest returns the newest fact for each record.
-func (l *ledger) newest() map[int64]fact {
+// newest returns the ledger's newest entry for each record.
+func (l *ledger) newest() map[int64]ledgerEntry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := map[int64]fact{}
+	out := map[int64]ledgerEntry{}
 	for _, f := range l.entries {
 		if (f.kind == format.KindPut || f.kind == format.KindDelete) && out[f.id].index < f.index {
 			out[f.id] = f
@@ -186,15 +187,15 @@ func (l *ledger) newest() map[int64]fact {
 	return out
 }
 
-// churn records a write without a request id.
-func (l *ledger) churn(w write) {
+// recordChurn records a write without a request id.
+func (l *ledger) recordChurn(w write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.churned[w] = true
 }
 
-// acknowledged checks the index with which a write was acknowledged.
-func (l *ledger) acknowledged(request [16]byte, index uint64) string {
+// checkAcknowledged checks the index with which a write was acknowledged.
+func (l *ledger) checkAcknowledged(request [16]byte, index uint64) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch at, found := l.requests[request]; {
@@ -206,15 +207,15 @@ func (l *ledger) acknowledged(request [16]byte, index uint64) string {
 	return ""
 }
 
-// declined records that a request was answered without writing anything.
-func (l *ledger) declined(request [16]byte) {
+// recordDeclined records that a request was answered and has written nothing.
+func (l *ledger) recordDeclined(request [16]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nothing[request] = true
 }
 
-// seen checks the result of a read.
-func (l *ledger) seen(id int64, index uint64, data []byte) string {
+// checkRead checks the result of a read.
+func (l *ledger) checkRead(id int64, index uint64, data []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f, found := l.entries[index]

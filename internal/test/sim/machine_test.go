@@ -28,7 +28,7 @@ type machine struct {
 	volume  uuid.UUID
 	raftID  uint64   // incarnation that the operator has assigned to this machine; 0 if none
 	process *process // nil if the machine is down
-	joining bool     // whether a goroutine is running comeUp
+	joining bool     // whether a goroutine is running bringUp
 	// busy holds the disks on which a process is being started, installed or stopped. As flock ensures on real machines,
 	// only one of these activities may use a disk at a time.
 	busy      map[*vfstest.Mem]bool
@@ -40,24 +40,24 @@ type machine struct {
 	session   *session      // nil if no shard has opened the volume
 	backup    *vfstest.Mem  // an older state of the disk
 	since     sinceBackup
-	// aged is the volume's id if the disk was replaced with an older state of itself and no process has noticed this
-	// yet. Otherwise aged is zero.
-	aged    uuid.UUID
-	cloned  bool     // whether the disk is a copy of a member's disk, which may be older than the original
-	rots    []rot    // bad bytes on the disk
-	rotted  bool     // whether segments or blobs on this disk ever had bad bytes
-	hostile *hostile // fault that the next start will encounter; nil if none
-	kept    kept     // writes that the neighbours on the disk have acknowledged
+	// rolledBack is the volume's id if the disk was replaced with an older state of itself and no process has noticed
+	// this yet. Otherwise rolledBack is zero.
+	rolledBack uuid.UUID
+	cloned     bool             // whether the disk is a copy of a member's disk, which may be older than the original
+	rots       []rot            // bad bytes on the disk
+	rotted     bool             // whether segments or blobs on this disk ever had bad bytes
+	hostile    *unreadableBlock // fault that the next start will encounter; nil if none
+	kept       keptWrites       // writes that the neighbours on the disk have acknowledged
 }
 
 // insert replaces the disk. The caller holds world.mu.
 func (m *machine) insert(disk *vfstest.Mem) {
-	m.disk, m.rots, m.rotted, m.aged, m.kept = disk, nil, false, uuid.UUID{}, kept{}
+	m.disk, m.rots, m.rotted, m.rolledBack, m.kept = disk, nil, false, uuid.UUID{}, keptWrites{}
 }
 
-// hold reserves a disk for the caller. It returns false if another goroutine is using the disk. The caller holds
+// reserve reserves a disk for the caller. It returns false if another goroutine is using the disk. The caller holds
 // world.mu.
-func (m *machine) hold(disk *vfstest.Mem) bool {
+func (m *machine) reserve(disk *vfstest.Mem) bool {
 	if m.busy[disk] {
 		return false
 	}
@@ -153,7 +153,7 @@ func (m *machine) start() {
 	w := m.world
 	w.mu.Lock()
 	disk, volume, epoch := m.disk, m.volume, m.epoch
-	if m.process != nil || w.ctx.Err() != nil || !m.hold(disk) {
+	if m.process != nil || w.ctx.Err() != nil || !m.reserve(disk) {
 		w.mu.Unlock()
 		return
 	}
@@ -207,7 +207,7 @@ func (m *machine) start() {
 // old.
 func (m *machine) noticeAge(disk *vfstest.Mem) {
 	m.world.mu.Lock()
-	aged := m.aged
+	aged := m.rolledBack
 	m.world.mu.Unlock()
 	if aged != uuid.Nil {
 		m.openVolume(disk)
@@ -217,8 +217,8 @@ func (m *machine) noticeAge(disk *vfstest.Mem) {
 // load starts a process from the disk's content. It returns nil if the process cannot be started now.
 func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *process {
 	w := m.world
-	fs, ended := m.takeHostile(disk)
-	if !m.redo(fs) {
+	fs, ended := m.takeUnreadable(disk)
+	if !m.replayJournal(fs) {
 		ended()
 		return nil
 	}
@@ -237,18 +237,18 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	case refusedToRead(err) && forGood != nil:
 		w.startLater(m, time.Millisecond)
 		return nil
-	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m) && w.cfg.mutation == mutateTail && truncateTail(disk):
+	case errors.Is(err, group.ErrTailDamaged) && w.mayHaveRot(m) && w.cfg.mutation == mutateTail && truncateTail(disk):
 		w.startLater(m, time.Millisecond)
 		return nil
 	case errors.Is(err, group.ErrTailDamaged) && forGood != nil && w.cfg.mutation == mutateRead &&
 		forGood.truncateUnreadable():
 		w.startLater(m, time.Millisecond)
 		return nil
-	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m):
+	case errors.Is(err, group.ErrTailDamaged) && w.mayHaveRot(m):
 		w.trace("%v: load: %v", m, err)
 		w.wait.Go(func() { m.rejoin(disk, file, epoch) })
 		return nil
-	case err != nil || report.Outcome == group.Damaged && !w.rotsOf(m):
+	case err != nil || report.Outcome == group.Damaged && !w.mayHaveRot(m):
 		w.violate(oracleDisk, "%v: load: %v, %+v", m, err, report)
 		return nil
 	}
@@ -285,9 +285,9 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	return p
 }
 
-// redo replays a disk's journal: it writes the journal's content to the segments before anything else reads the
-// segments. It returns false if this fails.
-func (m *machine) redo(disk vfs.FS) bool {
+// replayJournal replays a disk's journal: it writes the journal's content to the segments before anything else reads
+// the segments. It returns false if this fails.
+func (m *machine) replayJournal(disk vfs.FS) bool {
 	w := m.world
 	found, err := journal.Replay(disk, volumeDir, journal.Target{
 		Apply: func(id uuid.UUID, share journal.Share) error {
@@ -307,7 +307,7 @@ func (m *machine) redo(disk vfs.FS) bool {
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
 		return false
-	case err != nil || len(found.Bad) > 0 && !w.rotsOf(m):
+	case err != nil || len(found.Bad) > 0 && !w.mayHaveRot(m):
 		w.violate(oracleDisk, "%v: journal: %v, %v", m, err, found.Bad)
 		return false
 	case len(found.Bad) > 0:
@@ -407,9 +407,9 @@ func (m *machine) restart() {
 	}
 }
 
-// comeUp brings up the incarnation that the operator wants on a machine: it starts the replica if it is already
-// there, and otherwise makes it join the group.
-func (m *machine) comeUp(raftID uint64) {
+// bringUp starts the incarnation that the operator wants on a machine: it starts the replica if it is already there,
+// and otherwise makes it join the group.
+func (m *machine) bringUp(raftID uint64) {
 	w := m.world
 	w.mu.Lock()
 	running := m.process != nil && m.process.raftID == raftID
@@ -470,7 +470,7 @@ func (m *machine) join(raftID uint64) {
 func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int, from uint64) {
 	w := m.world
 	w.mu.Lock()
-	held := m.hold(disk)
+	held := m.reserve(disk)
 	w.mu.Unlock()
 	defer func() {
 		if held {
@@ -480,7 +480,7 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 	for w.sleep(50 * time.Millisecond) {
 		w.mu.Lock()
 		current := m.epoch == epoch && m.process == nil
-		held = held || current && m.hold(disk)
+		held = held || current && m.reserve(disk)
 		w.mu.Unlock()
 		if !current {
 			return
@@ -488,15 +488,15 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 		if !held {
 			continue
 		}
-		if !m.openVolume(disk) || !m.redo(disk) {
+		if !m.openVolume(disk) || !m.replayJournal(disk) {
 			return
 		}
-		source := w.source(m, from)
+		source := w.copySource(m, from)
 		if source == nil {
 			from = 0
 			continue
 		}
-		if err := m.take(disk, file, source); err != nil {
+		if err := m.copyState(disk, file, source); err != nil {
 			w.trace("%v: install from %v: %v", m, source.machine, err)
 			from = 0 // the next attempt may use any other member
 			continue
@@ -510,9 +510,9 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 	}
 }
 
-// source chooses the process from which the state is copied. It prefers the replica with the Raft id in the argument
-// from.
-func (w *world) source(m *machine, from uint64) *process {
+// copySource chooses the process from which the state is copied. It prefers the replica with the Raft id in the
+// argument from.
+func (w *world) copySource(m *machine, from uint64) *process {
 	all := w.processes()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -532,8 +532,8 @@ func (w *world) source(m *machine, from uint64) *process {
 	return can[w.random.IntN(len(can))]
 }
 
-// take copies the state of another process to the disk.
-func (m *machine) take(disk *vfstest.Mem, file format.ReplicaFile, source *process) error {
+// copyState copies the state of another process to the disk.
+func (m *machine) copyState(disk *vfstest.Mem, file format.ReplicaFile, source *process) error {
 	ctx := m.world.ctx
 	export, err := source.log.Export(ctx)
 	if err != nil {

@@ -23,12 +23,13 @@ type safetyRule struct {
 // safetyRules are the rules whose absence the simulation can notice. If a rule is switched off, one of its oracles
 // must report a violation. The oracles of a rule are those whose violations are a consequence of the missing rule.
 var safetyRules = []safetyRule{
-	{name: "acknowledged means synced", off: rules.Sync, faults: powerFaults, oracles: lost},
-	{name: "a promise waits for the sync", off: rules.Promise, faults: powerFaults, oracles: lost},
+	{name: "acknowledged means synced", off: rules.Sync, faults: powerFaults, oracles: lossOracles},
+	{name: "a promise waits for the sync", off: rules.Promise, faults: powerFaults, oracles: lossOracles},
 	{name: "a vote is remembered", off: rules.Vote, faults: voteFaults, oracles: []oracle{oracleOneLead}},
 	{name: "a read asks the majority", off: rules.Read, faults: networkFaults, oracles: stale},
 	{name: "a refusal asks the majority", off: rules.Decline, faults: calledFaults, oracles: stale},
-	{name: "an answer belongs to its question", off: rules.Question, faults: lateFaults, tweak: late, oracles: stale},
+	{name: "an answer belongs to its question", off: rules.Question, faults: lateFaults, tweak: lateMessages,
+		oracles: stale},
 	{name: "requests are remembered over a failover", off: rules.Requests, faults: networkFaults,
 		oracles: []oracle{oracleOnce}},
 	{name: "a request id is that of one write", off: rules.Reuse, faults: networkFaults, oracles: []oracle{oracleKept}},
@@ -37,47 +38,50 @@ var safetyRules = []safetyRule{
 	{name: "requests are remembered whatever the clock says", off: rules.Clock, faults: clockFaults,
 		oracles: []oracle{oracleOnce}},
 	{name: "a delete is kept while it may be repeated", off: rules.Tombstones, faults: tombstoneFaults,
-		tweak: deleting, oracles: []oracle{oracleOnce}},
+		tweak: manyDeletes, oracles: []oracle{oracleOnce}},
 	{name: "a request is remembered when its write is compacted away", off: rules.Tombstones, faults: tombstoneFaults,
-		tweak: busy, oracles: []oracle{oracleOnce}},
+		tweak: fewRecords, oracles: []oracle{oracleOnce}},
 	{name: "only what is committed is visible", off: rules.Apply, faults: networkFaults,
 		oracles: []oracle{oracleAgree}},
-	{name: "a leader serves what its predecessors committed", off: rules.Serve, faults: networkFaults, tweak: busy,
+	{name: "a leader serves what its predecessors committed", off: rules.Serve, faults: networkFaults, tweak: fewRecords,
 		oracles: stale},
-	{name: "a lease ends", off: rules.Lease, faults: partitionFaults, tweak: busy, oracles: stale},
+	{name: "a lease ends", off: rules.Lease, faults: partitionFaults, tweak: fewRecords, oracles: stale},
 	{name: "who may have promised a lease gives no vote", off: rules.LeaseVote, faults: startedFaults, oracles: stale},
 	{name: "a lead that is handed over has no lease", off: rules.LeaseTransfer, faults: handFaults, oracles: stale},
 	{name: "nor has one whose handing over was given up", off: rules.LeaseTransfer, faults: calledFaults,
 		oracles: stale},
 	{name: "who has answered its leader forgets it only when that is silent", off: rules.Silence, faults: silenceFaults,
 		oracles: stale},
-	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults, oracles: lost},
-	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults, oracles: lost},
+	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults,
+		oracles: lossOracles},
+	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults,
+		oracles: lossOracles},
 	{name: "a volume set back to an image of its running shard is another replica", mutation: mutateSteps,
-		faults: volumeFaults, oracles: lost},
-	{name: "a copy of a volume is no replica", mutation: mutateCopy, faults: copyFaults, oracles: lost},
+		faults: volumeFaults, oracles: lossOracles},
+	{name: "a copy of a volume is no replica", mutation: mutateCopy, faults: copyFaults, oracles: lossOracles},
 	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults,
 		oracles: []oracle{oracleDisk}},
-	{name: "who is damaged does not come to lead", off: rules.Damage, faults: rotFaults, tweak: rotten,
-		oracles: []oracle{oracleDamaged}},
-	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults, tweak: rotten,
-		oracles: lost},
-	{name: "what cannot be read is no torn write", mutation: mutateRead, faults: readFaults, oracles: lost},
+	{name: "who is damaged does not come to lead", off: rules.Damage, faults: rotFaults,
+		tweak: manyRecords, oracles: []oracle{oracleDamaged}},
+	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults, tweak: manyRecords,
+		oracles: lossOracles},
+	{name: "what cannot be read is no torn write", mutation: mutateRead, faults: readFaults, oracles: lossOracles},
 	{name: "what a bad record of the journal held is lost, not unwritten", mutation: mutateDoubt, faults: readFaults,
-		tweak: journaled, oracles: lost},
+		tweak: journaled, oracles: lossOracles},
 	{name: "what the journal holds is written after a power cut", mutation: mutateJournal, faults: powerFaults,
-		tweak: journaled, oracles: lost},
+		tweak: journaled, oracles: lossOracles},
 	{name: "the journal's room is free when the segments are synced", off: rules.JournalSpace, faults: powerFaults,
-		tweak: journaled, oracles: append([]oracle{oracleDisk}, lost...)},
-	{name: "a repair comes from one that has applied as much", mutation: mutateRepair, faults: rotFaults, tweak: rotten,
-		oracles: []oracle{oracleKept, oracleAgree}},
+		tweak: journaled, oracles: append([]oracle{oracleDisk}, lossOracles...)},
+	{name: "a repair comes from one that has applied as much", mutation: mutateRepair, faults: rotFaults,
+		tweak: manyRecords, oracles: []oracle{oracleKept, oracleAgree}},
 }
 
 // These are the oracles that may report a missing rule.
 var (
-	// lost contains the oracles for rules without which an applied entry or a vote is lost, or differs between replicas.
-	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead}
-	stale = []oracle{oracleLinear} // for rules without which a client sees an outdated state
+	// lossOracles are the oracles for rules without which an applied entry or a vote is lost, or differs between
+	// replicas.
+	lossOracles = []oracle{oracleAgree, oracleKept, oracleOneLead}
+	stale       = []oracle{oracleLinear} // for rules without which a client sees an outdated state
 )
 
 var (
@@ -106,28 +110,28 @@ var (
 	lateFaults = map[string]int{"network bad": 10, "lead handed over": 1}
 )
 
-// busy configures many calls on few records. If two processes lead at the same time, a write through one of them is
-// soon followed by a read through the other.
-func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
+// fewRecords configures many calls on few records. If two processes lead at the same time, a write through one of them
+// is soon followed by a read through the other.
+func fewRecords(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
 
-// deleting configures few records and short pauses, so that there are many deletes.
-func deleting(c *config) { c.keys, c.clients, c.pause = 3, 6, 40*time.Millisecond }
+// manyDeletes configures few records and short pauses, so that there are many deletes.
+func manyDeletes(c *config) { c.keys, c.clients, c.pause = 3, 6, 40*time.Millisecond }
 
 func journaled(c *config) { c.journal = 8 << 10 }
 
-// rotten configures many records and frequent scrubs, so that bad bytes are found soon.
-func rotten(c *config) { c.keys, c.scrub = 30, 500*time.Millisecond }
+// manyRecords configures many records and frequent scrubs, so that bad bytes are found soon.
+func manyRecords(c *config) { c.keys, c.scrub = 30, 500*time.Millisecond }
 
-// late configures a network in which many messages are late. They are not so late that the term has changed when they
-// arrive.
-func late(c *config) {
+// lateMessages configures a network in which many messages are late. They are not so late that the term has changed
+// when they arrive.
+func lateMessages(c *config) {
 	c.keys, c.clients, c.pause = 2, 6, 60*time.Millisecond
 	c.lossOdds, c.lateOdds, c.lateMax = 0.02, 0.3, 3*time.Second
 }
 
 // run runs one seed. If on is true, the rule is switched on. Otherwise it is switched off.
 func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
-	cfg := usual(seed)
+	cfg := defaultConfig(seed)
 	cfg.faults, cfg.length, cfg.machines, cfg.copies = rule.faults, 10*time.Second, 5, 3
 	if !on {
 		cfg.off, cfg.mutation = rule.off, rule.mutation
@@ -142,7 +146,7 @@ func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 // are repeated. The result pinned is the number of seeds before the other ones begin.
 func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 	t.Helper()
-	n, first := number(t, "SHEAF_SIM_MUTATION_SEEDS", 0), uint64(1)
+	n, first := envNumber(t, "SHEAF_SIM_MUTATION_SEEDS", 0), uint64(1)
 	switch {
 	case n > 0:
 	case soaktest.Long():
@@ -201,7 +205,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 // TestPins helps to choose pins. If SHEAF_SIM_PINS=n is set, it tries the seeds from 1 to n with each rule switched
 // off, and prints those with which the missing rule is found in at least four of five runs.
 func TestPins(t *testing.T) {
-	last := number(t, "SHEAF_SIM_PINS", 0)
+	last := envNumber(t, "SHEAF_SIM_PINS", 0)
 	if last == 0 {
 		t.Skip("it chooses pins: SHEAF_SIM_PINS=100")
 	}
@@ -227,7 +231,7 @@ func TestPins(t *testing.T) {
 // violations of TestEveryRuleIsNeeded have no other cause.
 func TestEveryRuleHolds(t *testing.T) {
 	soaktest.Only(t, "raft", "TestSeeds has all of these faults")
-	first, seeds := soaktest.Seed(t, 1), number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)
+	first, seeds := soaktest.Seed(t, 1), envNumber(t, "SHEAF_SIM_MUTATION_SEEDS", 300)
 	for i := range safetyRules {
 		rule := &safetyRules[i]
 		t.Run(rule.name, func(t *testing.T) {

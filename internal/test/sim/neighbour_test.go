@@ -36,9 +36,9 @@ type neighbour struct {
 	replica *replica.Replica
 }
 
-// kept holds the acknowledged writes of the neighbours: for each neighbour and index, the hash of the data. It
+// keptWrites holds the acknowledged writes of the neighbours: for each neighbour and index, the hash of the data. It
 // belongs to a disk, and survives power cuts.
-type kept [neighbours]map[uint64]uint64
+type keptWrites [neighbours]map[uint64]uint64
 
 func neighbourID(number int) uuid.UUID { return uuid.UUID{4, byte(number)} }
 
@@ -98,7 +98,7 @@ func (p *process) startNeighbour(number int) error {
 		return err
 	}
 	log, report, err := group.Load(context.Background(), opts, nil)
-	if (err != nil || report.Outcome == group.Damaged) && m.world.rotsOf(m) { // the damage was reported, as it must be
+	if (err != nil || report.Outcome == group.Damaged) && m.world.mayHaveRot(m) { // the damage was reported, as it must be
 		m.forget(number)
 		if err == nil {
 			err = log.Close(false)

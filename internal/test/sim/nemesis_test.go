@@ -46,7 +46,7 @@ var faults = []fault{
 	{"reads fail at the worst moment", 2, (*world).worstRead},
 	{"lead handed over behind a cut", 1, (*world).transferBehindPartition},
 	{"call to lead comes late", 1, (*world).timeoutNowArrivesLate},
-	{"vote asked of one just started", 1, (*world).askJustStarted},
+	{"vote asked of one just started", 1, (*world).askRestartedVoter},
 	{"power cut behind a vote", 1, (*world).voteTwice},
 	{"clock set", 4, (*world).setClock},
 	{"disk full", 4, (*world).fullDisk},

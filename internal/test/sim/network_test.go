@@ -54,8 +54,8 @@ func (w *world) noteLead(m *raftpb.Message) {
 		return
 	}
 	if other, known := w.leads[m.GetTerm()]; known && other != m.GetFrom() {
-		w.found(oracleOneLead, fmt.Sprintf("replica %x leads in term %d, and so did replica %x", m.GetFrom(), m.GetTerm(),
-			other))
+		w.recordViolation(oracleOneLead, fmt.Sprintf("replica %x leads in term %d, and so did replica %x", m.GetFrom(),
+			m.GetTerm(), other))
 	}
 	w.leads[m.GetTerm()] = m.GetFrom()
 }

@@ -178,7 +178,7 @@ func (o *operator) startJoins(s state) {
 		due := m != nil && m.raftID == id && !w.lost[id] && (m.process == nil || m.process.raftID != id)
 		w.mu.Unlock()
 		if due {
-			w.wait.Go(func() { m.comeUp(id) })
+			w.wait.Go(func() { m.bringUp(id) })
 		}
 	}
 }

@@ -5,7 +5,7 @@ const (
 	// because a seed does not determine everything: it determines the faults and the calls, but the order in which
 	// goroutines run differs from run to run. The weakest pins reveal the missing rule in only one of eight runs.
 	pinRounds = 12
-	// seedsMax is much larger than the number of seeds that any rule needs.
+	// seedsMax is the maximum number of seeds that are tried for a rule. No rule needs nearly as many.
 	seedsMax = 3000
 )
 

@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// repairs repairs damaged replicas from the leader, as a shard does. It also checks that no replica becomes the
+// runRepairs repairs damaged replicas from the leader, as a shard does. It also checks that no replica becomes the
 // leader while it is damaged.
-func (w *world) repairs() {
+func (w *world) runRepairs() {
 	r := rand.New(rand.NewPCG(w.seed, 6))
 	// following holds the damage that was known when a process started, or while it was a follower.
 	following := map[*process][]format.Damage{}

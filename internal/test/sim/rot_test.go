@@ -21,8 +21,8 @@ type rot struct {
 	small bool // whether the bytes are redundant, so that nothing is lost
 }
 
-// isHit reports whether there may be damaged entries on the disk. The caller holds world.mu.
-func (m *machine) isHit() bool {
+// mayBeDamaged reports whether there may be damaged entries on the disk. The caller holds world.mu.
+func (m *machine) mayBeDamaged() bool {
 	return slices.ContainsFunc(m.rots, func(r rot) bool { return !r.small })
 }
 
@@ -100,7 +100,7 @@ func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
 		w.mu.Unlock()
 		return false
 	}
-	m.rots, m.rotted = append(m.rots, rot{file: p.file, at: moments.Add(1)}), true
+	m.rots, m.rotted = append(m.rots, rot{file: p.file, at: callSequence.Add(1)}), true
 	w.mu.Unlock()
 	if p.segment != nil && isWhole(disk, p, from, to) { // only padding was changed, or a flag that no checksum covers
 		disk.Rot(path.Join(groupDir, p.file), from, to-from, func(b []byte) { copy(b, was) })
@@ -192,9 +192,9 @@ func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	return covered == to-from
 }
 
-// rotsOf reports whether there may be damage on a machine's disk. If so, a read may fail because of the damage, but
+// mayHaveRot reports whether there may be damage on a machine's disk. If so, a read may fail because of the damage, but
 // it must never return wrong bytes.
-func (w *world) rotsOf(m *machine) bool {
+func (w *world) mayHaveRot(m *machine) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return m.rotted
@@ -227,7 +227,7 @@ func (w *world) noteFound(m *machine, how string, file string) (known bool) {
 
 // scrub verifies everything in a replica, and returns true if nothing is damaged.
 func (w *world) scrub(p *process) bool {
-	begun := moments.Add(1)
+	begun := callSequence.Add(1)
 	report, err := p.log.Verify(w.ctx, 0)
 	if err != nil {
 		return false
@@ -245,7 +245,7 @@ func (w *world) scrub(p *process) bool {
 			w.fire("rot in a " + smallKind(d.File) + " found by scrub")
 			continue // the replica will write this file again
 		}
-		if (small || !w.rotsOf(p.machine)) && !p.disk.Crashed() {
+		if (small || !w.mayHaveRot(p.machine)) && !p.disk.Crashed() {
 			w.violate(oracleDisk, "%v: scrub: %v, and its disk is good", p.machine, d)
 		}
 	}
@@ -260,8 +260,8 @@ func (w *world) scrub(p *process) bool {
 	return true
 }
 
-// scrubs verifies the replicas from time to time.
-func (w *world) scrubs() {
+// runScrubs verifies the replicas from time to time, until the run ends.
+func (w *world) runScrubs() {
 	r := rand.New(rand.NewPCG(w.seed, 7))
 	for w.sleep(between(r, w.cfg.scrub/10, w.cfg.scrub)) {
 		for _, p := range w.processes() {

@@ -121,8 +121,8 @@ func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 	if told.raftID < late.raftID {
 		told, late = late, told // late is the member with the lower id, because that one campaigns first
 	}
-	w.beCalm(true) // while clients do not write, no member falls behind, so any of them may be elected
-	defer w.beCalm(false)
+	w.pauseWrites(true) // while clients do not write, no member falls behind, so any of them may be elected
+	defer w.pauseWrites(false)
 	defer w.connect()
 	if !w.sleep(between(r, 200*time.Millisecond, 400*time.Millisecond)) {
 		return false
@@ -146,7 +146,7 @@ func (w *world) informLate(_ *operator, r *rand.Rand) bool {
 	w.dropOutbound(leader.machine)
 	w.mu.Unlock()
 	late.replica.PeerDown(leader.raftID)
-	w.beCalm(false)
-	w.contrast(late, leader, r)
+	w.pauseWrites(false)
+	w.writeNewReadOld(late, leader, r)
 	return true
 }

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// usual returns the configuration of most runs.
-func usual(seed uint64) config {
+// defaultConfig returns the configuration of most runs.
+func defaultConfig(seed uint64) config {
 	c := config{
 		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond,
 		scrub:    5 * time.Second,
@@ -34,8 +34,8 @@ func usual(seed uint64) config {
 	return c
 }
 
-// number returns the number in an environment variable.
-func number(t *testing.T, name string, otherwise uint64) uint64 {
+// envNumber returns the number in an environment variable, or the argument otherwise if the variable is not set.
+func envNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)
 	if s == "" {
 		return otherwise
@@ -50,16 +50,16 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 const again = "run it again: SHEAF_SIM_SEED=%d SHEAF_SIM_SEEDS=20 go test ./internal/test/sim -run TestSeeds (the " +
 	"goroutines' turns differ from run to run)"
 
-// chosen are seeds for ordinary runs. Over all of these runs, each fault in mustCome occurs at least four times. They
-// are the sixty cheapest of the first 240 seeds.
-var chosen = []uint64{
+// ordinarySeeds are seeds for ordinary runs. Over all of these runs, each event that requiredEvents returns occurs at
+// least four times. They are the sixty cheapest of the first 240 seeds.
+var ordinarySeeds = []uint64{
 	5, 6, 7, 15, 18, 24, 30, 33, 40, 42, 44, 46, 47, 49, 54, 55, 64, 68, 70, 72, 75, 80, 87, 88, 93, 94, 97, 101, 108, 111,
 	113, 116, 117, 120, 132, 141, 145, 146, 153, 157, 161, 163, 165, 170, 171, 172, 179, 180, 187, 195, 198, 199, 208, 209,
 	213, 216, 222, 224, 238, 239,
 }
 
-// found are seeds that have found a fault in Sheaf. Some of them find it only in a part of their runs.
-var found = []uint64{310, 335, 584, 666, 919, 2109, 3147, 3837, 4561, 5794, 7406, 20555, 21620}
+// faultySeeds are seeds that have found a fault in Sheaf. Some of them find it only in a part of their runs.
+var faultySeeds = []uint64{310, 335, 584, 666, 919, 2109, 3147, 3837, 4561, 5794, 7406, 20555, 21620}
 
 // shortSeeds is how many of the chosen seeds run with -short.
 const shortSeeds = 20
@@ -68,19 +68,19 @@ const shortSeeds = 20
 // them.
 func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	t.Helper()
-	only, first := number(t, "SHEAF_SIM_SEED", 0), number(t, "SHEAF_SIM_FIRST", 1)
-	n := number(t, "SHEAF_SIM_SEEDS", 0)
+	only, first := envNumber(t, "SHEAF_SIM_SEED", 0), envNumber(t, "SHEAF_SIM_FIRST", 1)
+	n := envNumber(t, "SHEAF_SIM_SEEDS", 0)
 	switch {
 	case n > 0 || only > 0:
 	case soaktest.Long():
 		n, first = 10_000, soaktest.Seed(t, 1)
 		for range 5 {
-			seeds = append(seeds, found...)
+			seeds = append(seeds, faultySeeds...)
 		}
 	case testing.Short():
-		return chosen[:shortSeeds], false
+		return ordinarySeeds[:shortSeeds], false
 	default:
-		return slices.Concat(chosen, found), true
+		return slices.Concat(ordinarySeeds, faultySeeds), true
 	}
 	for i := range max(n, 1) {
 		seeds = append(seeds, cmp.Or(only, first+i))
@@ -88,10 +88,10 @@ func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	return seeds, only == 0 && n >= 100
 }
 
-// TestSeeds runs many seeds: by default the chosen ones, and in a soak 10,000 consecutive seeds, beginning with a
-// random one. SHEAF_SIM_SEEDS sets another number of seeds, which begin with SHEAF_SIM_FIRST. SHEAF_SIM_SEED runs a
-// single seed, SHEAF_SIM_SEEDS times or once. With SHEAF_SIM_TRACE, a violation is printed together with everything
-// that happened before it.
+// TestSeeds runs many seeds: by default ordinarySeeds and faultySeeds, and in a soak 10,000 consecutive seeds,
+// beginning with a random one. SHEAF_SIM_SEEDS sets another number of seeds, which begin with SHEAF_SIM_FIRST.
+// SHEAF_SIM_SEED runs a single seed, SHEAF_SIM_SEEDS times or once. With SHEAF_SIM_TRACE, a violation is printed
+// together with everything that happened before it.
 func TestSeeds(t *testing.T) {
 	list, all := seedsOf(t)
 	var mu sync.Mutex
@@ -100,7 +100,7 @@ func TestSeeds(t *testing.T) {
 		for i, seed := range list {
 			t.Run(fmt.Sprintf("%d/%d", seed, i), func(t *testing.T) {
 				t.Parallel()
-				r := run(t, seed, usual(seed))
+				r := run(t, seed, defaultConfig(seed))
 				if len(r.violations) > 0 {
 					t.Fatalf("seed %d, faults %v:\n%v\n"+again+"\n%s", seed, r.fired, r.violations, seed, strings.Join(r.events, "\n"))
 				}
@@ -114,7 +114,7 @@ func TestSeeds(t *testing.T) {
 		}
 	})
 	if all && !t.Failed() {
-		for f := range mustCome() {
+		for f := range requiredEvents() {
 			if fired[f] == 0 {
 				t.Errorf("%s never came: the simulation tests less than it says", f)
 			}
@@ -124,8 +124,9 @@ func TestSeeds(t *testing.T) {
 	t.Logf("%d seeds, %d calls%s", len(list), calls, table(fired))
 }
 
-// mustCome returns the events that must occur in many seeds: each kind of fault, and its expected consequences.
-func mustCome() map[string]bool {
+// requiredEvents returns the events that must occur in a run of many seeds: each kind of fault, and its expected
+// consequences.
+func requiredEvents() map[string]bool {
 	must := map[string]bool{
 		"message lost": true, "message doubled": true, "message late": true, "membership changed": true,
 		"lead handed over in fact": true,
@@ -161,7 +162,7 @@ func mustCome() map[string]bool {
 
 // table lists, one per line, how many times each event occurred. It includes events that never occurred.
 func table(fired map[string]int) string {
-	all := mustCome()
+	all := requiredEvents()
 	for f := range fired {
 		all[f] = true
 	}

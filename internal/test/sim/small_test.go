@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallKind returns the kind of one of a group's small files, which are kept twice or can be created again. It
-// returns "" for any other file.
+// smallKind returns the kind of a file, if the file is one of a group's small files. These are kept twice or can be
+// created again. For any other file, smallKind returns "".
 func smallKind(file string) string {
 	_, isHint := format.ParseHintName(file)
 	switch {
@@ -65,7 +65,8 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	// The mark records where the synced part of the log ends. If both the mark and the end of the log were bad, no
 	// replica could notice that entries are lost. Therefore only one of the two is damaged at a time.
-	hit := kind == format.MarkName && m.isHit() || slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
+	hit := kind == format.MarkName && m.mayBeDamaged() ||
+		slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
 	if m.disk == disk && !hit {
 		disk.Rot(path.Join(groupDir, name), from, length, func(b []byte) {
 			was := bytes.Clone(b)
@@ -74,7 +75,7 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 		})
 	}
 	if changed {
-		m.rots = append(m.rots, rot{file: name, at: moments.Add(1), small: true})
+		m.rots = append(m.rots, rot{file: name, at: callSequence.Add(1), small: true})
 	}
 	w.mu.Unlock()
 	if !changed {
@@ -103,7 +104,7 @@ func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 		}
 		hit := slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
 		info, err := m.disk.Stat(path.Join(groupDir, name))
-		if err != nil || info.Size() == 0 || hit || isMark && m.isHit() {
+		if err != nil || info.Size() == 0 || hit || isMark && m.mayBeDamaged() {
 			return false
 		}
 		const every = 8
@@ -114,7 +115,7 @@ func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
 		}) {
 			return false
 		}
-		m.rots = append(m.rots, rot{file: name, at: moments.Add(1), small: isMark})
+		m.rots = append(m.rots, rot{file: name, at: callSequence.Add(1), small: isMark})
 		m.rotted = m.rotted || !isMark
 		w.fired["both copies bad: "+name]++
 		return true
@@ -134,7 +135,7 @@ func (m *machine) isWithoutManifest(disk *vfstest.Mem, file format.ReplicaFile) 
 		_ = log.Close(false)
 		w.violate(oracleDisk, "%v: a group without a manifest is loaded", m)
 	case disk.Crashed():
-	case !w.rotsOf(m):
+	case !w.mayHaveRot(m):
 		w.violate(oracleDisk, "%v: no manifest, and its disk is good: %v", m, err)
 	default:
 		w.mu.Lock()

@@ -75,13 +75,13 @@ func (m *machine) isForeign(disk *vfstest.Mem) bool {
 	return err == nil && sb.Shard != m.shardName() && m.world.cfg.mutation != mutateCopy
 }
 
-// openVolume opens and registers a volume, as a shard does before it reads the content of the volume. It returns
-// false if the volume must not be used, or cannot be used now. The caller has reserved the disk with hold.
+// openVolume opens and registers a volume, as a shard does before it reads the content of the volume. It returns false
+// if the volume must not be used, or cannot be used now. The caller has reserved the disk.
 func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	w := m.world
 	name := m.shardName()
 	w.mu.Lock()
-	open, silent, aged := m.session != nil && m.session.disk == disk, w.isEtcdSilent(), m.aged
+	open, silent, aged := m.session != nil && m.session.disk == disk, w.isEtcdSilent(), m.rolledBack
 	w.mu.Unlock()
 	if open {
 		return true
@@ -108,7 +108,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 		// An earlier start noticed the rollback, durably gave the volume a new id, and was killed. The replicas on the disk
 		// belong to a volume that no longer exists.
 		if m.disk == disk {
-			m.refused()
+			m.onRefused()
 			w.fired["killed when a volume set back had got another id"]++
 		}
 		return false
@@ -130,33 +130,33 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 	defer w.mu.Unlock()
 	if m.disk != disk || opts.Renew {
 		if m.disk == disk {
-			m.refused()
+			m.onRefused()
 		}
 		_ = v.Close()
 		return false
 	}
-	if m.aged != uuid.Nil && w.cfg.mutation == mutateNothing {
-		w.found(oracleDisk, fmt.Sprintf("%v: its volume was set back, and is taken: %+v", m, sb))
+	if m.rolledBack != uuid.Nil && w.cfg.mutation == mutateNothing {
+		w.recordViolation(oracleDisk, fmt.Sprintf("%v: its volume was set back, and is taken: %+v", m, sb))
 	}
-	m.aged = uuid.UUID{}
+	m.rolledBack = uuid.UUID{}
 	w.volumes[s.shard.VolumeUUID] = s.shard.Record()
 	m.session, m.since.restarted = s, true
 	return true
 }
 
-// refused is called when the registry has refused a machine's volume because it is an old state. It gives the machine
+// onRefused is called when the registry has refused a machine's volume because it is an old state. It gives the machine
 // a new identity, as a shard does in this case. The caller holds world.mu.
-func (m *machine) refused() {
+func (m *machine) onRefused() {
 	w := m.world
 	// Only two kinds of disks may be refused: those that were rolled back, and cloned ones. After a second swap, a
 	// cloned disk may be an old state of the machine's own disk.
-	if m.aged == uuid.Nil && !m.cloned {
-		w.found(oracleDisk, fmt.Sprintf("%v: its volume is refused, and was never set back", m))
+	if m.rolledBack == uuid.Nil && !m.cloned {
+		w.recordViolation(oracleDisk, fmt.Sprintf("%v: its volume is refused, and was never set back", m))
 	}
 	w.fired["volume set back, and noticed"]++
 	w.lost[m.raftID] = true
 	m.takeNewIdentity()
-	m.raftID, m.backup, m.aged, m.cloned = 0, nil, uuid.UUID{}, false
+	m.raftID, m.backup, m.rolledBack, m.cloned = 0, nil, uuid.UUID{}, false
 	m.epoch++
 }
 
@@ -192,15 +192,15 @@ func (m *machine) closeVolume() {
 
 // empty removes everything of the group from the disk. The caller holds world.mu.
 func (m *machine) empty() {
-	aged := m.aged
-	m.insert(m.emptied())
-	m.aged = aged
+	aged := m.rolledBack
+	m.insert(m.withoutGroup())
+	m.rolledBack = aged
 }
 
-// emptied returns the disk without the content of the group, as if that content had been moved to the trash. The
-// volume stays the same. If the disk belongs to another shard, emptied returns a blank disk, as if a person had
-// replaced it.
-func (m *machine) emptied() *vfstest.Mem {
+// withoutGroup returns the disk without the content of the group, as if that content had been moved to the trash. The
+// volume stays the same. If the disk belongs to another shard, withoutGroup returns a blank disk, as if the disk had
+// been replaced by hand.
+func (m *machine) withoutGroup() *vfstest.Mem {
 	disk := vfstest.NewMem()
 	sb, _, err := volume.VerifySuperblock(m.disk, superDir)
 	if err == nil && sb.Shard == m.shardName() {
@@ -239,8 +239,8 @@ func copySuperblock(from, to *vfstest.Mem) error {
 	return errors.Join(err, target.Sync(), target.Close(), to.SyncDir(superDir), to.SyncDir("/"))
 }
 
-// steps makes the volume of each machine take its next step when that step is due.
-func (w *world) steps() {
+// runVolumeSteps makes the volume of each machine take its next step when that step is due.
+func (w *world) runVolumeSteps() {
 	for w.sleep(stepLook) {
 		for _, m := range w.machines {
 			w.step(m)
@@ -253,7 +253,7 @@ func (w *world) step(m *machine) {
 	s, silent, durable := m.session, w.isEtcdSilent(), m.durable()
 	runs := s != nil && m.process != nil && m.process.disk == s.disk
 	if runs && m.backup != nil {
-		m.since.note(durable, silent)
+		m.since.measure(durable, silent)
 	}
 	w.mu.Unlock()
 	if !runs || time.Since(s.last) < stepTime {
@@ -279,16 +279,16 @@ func (w *world) step(m *machine) {
 		return
 	}
 	if err := placement.MayFollow(w.volumes[s.shard.VolumeUUID], s.shard); err != nil && w.cfg.mutation == mutateNothing {
-		w.found(oracleDisk, fmt.Sprintf("%v: its next step is refused: %v", m, err))
+		w.recordViolation(oracleDisk, fmt.Sprintf("%v: its next step is refused: %v", m, err))
 	}
 	w.volumes[s.shard.VolumeUUID] = s.shard.Record()
 	s.told, s.last = true, time.Now()
 	w.fired["step of a volume"]++
 }
 
-// note is called at regular intervals while a machine runs. It measures how long etcd has been responding without
+// measure is called at regular intervals while a machine runs. It measures how long etcd has been responding without
 // interruption. The time before the first write after the backup does not count.
-func (s *sinceBackup) note(durable uint64, silent bool) {
+func (s *sinceBackup) measure(durable uint64, silent bool) {
 	s.written = s.written || durable != s.durable
 	switch {
 	case silent:
@@ -337,9 +337,9 @@ func (w *world) putBack(m *machine, r *rand.Rand) {
 	m.insert(m.backup.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 	m.cloned = false
 	if sb, _, err := volume.VerifySuperblock(m.disk, superDir); err != nil {
-		w.found(oracleDisk, fmt.Sprintf("%v: superblock of an image: %v", m, err))
+		w.recordViolation(oracleDisk, fmt.Sprintf("%v: superblock of an image: %v", m, err))
 	} else {
-		m.aged = sb.Volume
+		m.rolledBack = sb.Volume
 	}
 	w.lost[m.raftID] = w.cfg.mutation != mutateRollBack && w.cfg.mutation != mutateSteps
 	w.mu.Unlock()

@@ -34,7 +34,7 @@ func (w *world) mayLose(o *operator, m *machine) bool {
 		if w.lost[id] {
 			return false
 		}
-		if other := w.at[id]; other != nil && other != m && other.isHit() {
+		if other := w.at[id]; other != nil && other != m && other.mayBeDamaged() {
 			return false
 		}
 	}

@@ -18,8 +18,8 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	voter := leader.machine
-	w.beCalm(true) // without new writes, both candidates have all entries, so both may get the vote
-	defer w.beCalm(false)
+	w.pauseWrites(true) // without new writes, both candidates have all entries, so both may get the vote
+	defer w.pauseWrites(false)
 	if !w.sleep(between(r, 300*time.Millisecond, 500*time.Millisecond)) {
 		return false
 	}
@@ -33,7 +33,7 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 		voted <- proto.Clone(m).(*raftpb.Message)
 		return false
 	})
-	w.only(func(a, b int) bool { return a == voter.number || b == voter.number })
+	w.connectOnly(func(a, b int) bool { return a == voter.number || b == voter.number })
 	voter.cutPower(survival(r)) // causes an election, because the voter is the leader
 	voter.start()
 	if vote := w.await(voted, 5*time.Second, nil); vote == nil {
@@ -46,7 +46,7 @@ func (w *world) voteTwice(_ *operator, r *rand.Rand) bool {
 	defer w.layTrap(nil)
 	voter.cutPower(survival(r))
 	voter.start()
-	w.beCalm(false)
+	w.pauseWrites(false)
 	w.sleep(between(r, 2500*time.Millisecond, 3500*time.Millisecond))
 	w.connect()
 	return true

@@ -116,7 +116,7 @@ func run(t *testing.T, seed uint64, cfg config) *result {
 	out := new(result)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(seed, cfg)
-		w.live()
+		w.simulate()
 		if len(w.violations) > 0 {
 			out.events = w.events.list
 		}
@@ -145,8 +145,8 @@ func newWorld(seed uint64, cfg config) *world {
 	return w
 }
 
-// live runs the simulation: the start, the faults, the healing, and the checks of the final state.
-func (w *world) live() {
+// simulate runs the simulation: the start, the faults, the healing, and the checks of the final state.
+func (w *world) simulate() {
 	defer w.wait.Wait()
 	defer w.cancel()
 	w.create()
@@ -161,10 +161,10 @@ func (w *world) live() {
 	w.wait.Go(w.churn)
 	w.wait.Go(w.reuse)
 	w.wait.Go(w.watchShards)
-	w.wait.Go(w.repairs)
-	w.wait.Go(w.scrubs)
-	w.wait.Go(w.restarts)
-	w.wait.Go(w.steps)
+	w.wait.Go(w.runRepairs)
+	w.wait.Go(w.runScrubs)
+	w.wait.Go(w.watchFailed)
+	w.wait.Go(w.runVolumeSteps)
 	operator := newOperator(w)
 	w.wait.Go(operator.work)
 	w.nemesis(operator)
@@ -189,11 +189,11 @@ func (w *world) live() {
 func (w *world) violate(o oracle, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.found(o, fmt.Sprintf(format, args...))
+	w.recordViolation(o, fmt.Sprintf(format, args...))
 }
 
-// found does the same as violate. The caller holds mu.
-func (w *world) found(o oracle, what string) {
+// recordViolation does the same as violate. The caller holds mu.
+func (w *world) recordViolation(o oracle, what string) {
 	if len(w.violations) < 10 {
 		w.violations = append(w.violations, violation{o, what})
 	}

@@ -69,7 +69,7 @@ func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) boo
 		longer = stepBound + 2*stepLook // time after which the machine must recognize that the image is old
 	}
 	w.mu.Unlock()
-	w.only(func(a, b int) bool { return a != behind.number && b != behind.number })
+	w.connectOnly(func(a, b int) bool { return a != behind.number && b != behind.number })
 	if !w.sleep(longer + between(r, 200*time.Millisecond, 800*time.Millisecond)) {
 		return false
 	}
@@ -84,13 +84,13 @@ func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine
 	if !w.mayLose(o, lost) || !lose(lost) {
 		return false
 	}
-	w.only(func(a, b int) bool { return a != leader.number && b != leader.number })
+	w.connectOnly(func(a, b int) bool { return a != leader.number && b != leader.number })
 	return true
 }
 
-// only changes the network: it connects the machines for which open() returns true, and drops all messages between
-// the others.
-func (w *world) only(open func(from, to int) bool) {
+// connectOnly changes the network: it connects the machines for which open() returns true, and drops all messages
+// between the others.
+func (w *world) connectOnly(open func(from, to int) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	clear(w.partitioned)

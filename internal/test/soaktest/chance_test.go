@@ -12,13 +12,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// byChance matches calls that draw cases at random, so that they differ from run to run.
-var byChance = regexp.MustCompile(
+// randomCalls matches calls that draw cases at random, so that they differ from run to run.
+var randomCalls = regexp.MustCompile(
 	`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|IntN|Int32N|Int64|Int64N|Uint32|Uint32N|Uint64|Uint64N|Float64|Perm|Shuffle)\(|` +
 		`NewPCG\([^)]*time\.Now|\bquick\.Check\(`)
 
-// mayBeByChance lists files that may use random values, because these cannot affect the result of a test.
-var mayBeByChance = []string{
+// randomAllowed lists files that may use random values, because these cannot affect the result of a test.
+var randomAllowed = []string{
 	"controllers/shardpool_process_test.go",    // addresses of the loopback network
 	"internal/test/scaletest/cluster_test.go",  // addresses of the loopback network
 	"internal/consensus/replica/bench_test.go", // a benchmark's data
@@ -26,9 +26,9 @@ var mayBeByChance = []string{
 	"internal/test/soaktest/soaktest_test.go",
 }
 
-// TestNoTestDrawsItsCasesByChance requires that tests of properties use Check, and that every source of random
+// TestRandomTestsUseSeeds requires that tests of properties use Check, and that every source of random
 // numbers has a seed. The seed must be fixed, or must come from Seed.
-func TestNoTestDrawsItsCasesByChance(t *testing.T) {
+func TestRandomTestsUseSeeds(t *testing.T) {
 	const root = "../../.."
 	looked := 0
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
@@ -40,7 +40,7 @@ func TestNoTestDrawsItsCasesByChance(t *testing.T) {
 			slices.Contains([]string{"bin", "bench/peers", "hack"}, in)) {
 			return fs.SkipDir
 		}
-		if !strings.HasSuffix(name, "_test.go") || slices.Contains(mayBeByChance, in) {
+		if !strings.HasSuffix(name, "_test.go") || slices.Contains(randomAllowed, in) {
 			return nil
 		}
 		content, err := os.ReadFile(name)
@@ -49,7 +49,7 @@ func TestNoTestDrawsItsCasesByChance(t *testing.T) {
 		}
 		looked++
 		for n, line := range strings.Split(string(content), "\n") {
-			if found := byChance.FindString(line); found != "" {
+			if found := randomCalls.FindString(line); found != "" {
 				t.Errorf("%s:%d: %s draws other cases in each run: take soaktest.Check, or a source seeded by soaktest.Seed", in,
 					n+1, found)
 			}

@@ -136,7 +136,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 
 // If a put races with the deletion of its group, the put is never lost. Either it prevents the deletion, or it is
 // stored in the next group of that name.
-func TestAPutBesideADeleteIsKept(t *testing.T) {
+func TestPutDuringDeleteIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := StartWith(t, Config{Named: true, Shards: 3, Copies: 3})
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
@@ -196,7 +196,7 @@ func TestAPutBesideADeleteIsKept(t *testing.T) {
 
 // While etcd is unavailable, a group cannot be deleted, although its leader may already have ended it. When etcd is
 // back, the group must accept writes again.
-func TestAGroupThatIsNotDeletedGoesOn(t *testing.T) {
+func TestFailedDeletionLeavesGroupWritable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := StartWith(t, Config{Named: true, Shards: 3, Copies: 3})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -14,10 +14,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestALearnerThatItsLeaderNeverHearsIsReported moves groups to a new shard. This shard can fetch the files of the
+// TestUnreachableLearnerIsReported moves groups to a new shard. This shard can fetch the files of the
 // groups, but the leaders cannot reach it. `sheaf doctor` must report the copies on it in time, and must stop
 // reporting them when the leaders can reach the shard. The test takes 1 s of CPU time.
-func TestALearnerThatItsLeaderNeverHearsIsReported(t *testing.T) {
+func TestUnreachableLearnerIsReported(t *testing.T) {
 	synctest.Test(t, learnerIsNeverHeard)
 }
 

@@ -16,10 +16,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestAStoreStartsWithOneOddKey restarts every process while a key in etcd has an invalid value. Everything that does
-// not depend on this key must be served, and the gateway and `sheaf doctor` must name the key. The test takes 1 s of
-// CPU time.
-func TestAStoreStartsWithOneOddKey(t *testing.T) {
+// TestStoreStartsWithOneInvalidKey restarts every process while a key in etcd has an invalid value. Everything that
+// does not depend on this key must be served, and the gateway and `sheaf doctor` must name the key. The test takes 1 s
+// of CPU time.
+func TestStoreStartsWithOneInvalidKey(t *testing.T) {
 	for name, value := range map[string]string{
 		"states/shard-0": `{"state":"Draining"}`,
 		"states/shard-1": "Draining",

@@ -105,7 +105,7 @@ func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error
 	s.plan(t, meta)
 	t.Cleanup(func() {
 		for _, started := range s.shards {
-			ended(t, 5*time.Second, started.Stop)
+			stopPart(t, 5*time.Second, started.Stop)
 		}
 	})
 	for n := range shards {
@@ -120,12 +120,12 @@ func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func() { ended(t, time.Second, s.gateway.Stop) }) // disconnects clients that still have open streams
+	t.Cleanup(func() { stopPart(t, time.Second, s.gateway.Stop) }) // disconnects clients that still have open streams
 	return s.ready(ctx, meta)
 }
 
-// ended stops a part of the store. It disconnects the clients that are still connected after the given time.
-func ended(t testing.TB, in time.Duration, stop func(context.Context) error) {
+// stopPart stops a part of the store. It disconnects the clients that are still connected after the given time.
+func stopPart(t testing.TB, in time.Duration, stop func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), in)
 	defer cancel()

@@ -26,8 +26,8 @@ func fill(n int, first byte) []byte {
 	return p
 }
 
-// synced returns a new Mem with one file, whose content and name are durable. The file is open for writing.
-func synced(t *testing.T, content []byte) (*vfstest.Mem, vfs.File) {
+// newSyncedFile returns a new Mem with one file, whose content and name are durable. The file is open for writing.
+func newSyncedFile(t *testing.T, content []byte) (*vfstest.Mem, vfs.File) {
 	t.Helper()
 	m := vfstest.NewMem()
 	f := vfstest.Write(t, m, "f", content)
@@ -42,8 +42,8 @@ func writeAt(t *testing.T, f vfs.File, p []byte, off int64) {
 	must.OK(t, err)
 }
 
-// kinds runs f for every kind of survival with some seeds.
-func kinds(t *testing.T, f func(t *testing.T, s vfstest.Survival)) {
+// forEachSurvival runs f for every kind of survival with some seeds.
+func forEachSurvival(t *testing.T, f func(t *testing.T, s vfstest.Survival)) {
 	for _, kind := range vfstest.SurvivalKinds {
 		seeds := uint64(1)
 		if kind == vfstest.SurviveRandom || kind == vfstest.SurviveTorn {
@@ -58,10 +58,10 @@ func kinds(t *testing.T, f func(t *testing.T, s vfstest.Survival)) {
 
 func TestCrashKeepsWhatWasSynced(t *testing.T) {
 	want := fill(20, 1)
-	m, f := synced(t, want)
+	m, f := newSyncedFile(t, want)
 	must.OK(t, f.Close())
 	must.OK(t, m.MkdirAll("a/b"))
-	kinds(t, func(t *testing.T, s vfstest.Survival) {
+	forEachSurvival(t, func(t *testing.T, s vfstest.Survival) {
 		disk := m.CrashClone(s)
 		if got := vfstest.Read(t, disk, "f"); !bytes.Equal(got, want) {
 			t.Error("content that was synced is not there")
@@ -73,7 +73,7 @@ func TestCrashKeepsWhatWasSynced(t *testing.T) {
 }
 
 func TestCrashLosesWhatWasNotSynced(t *testing.T) {
-	m, f := synced(t, fill(4, 1))
+	m, f := newSyncedFile(t, fill(4, 1))
 	writeAt(t, f, fill(2, 100), sector)   // overwrites sectors 1 and 2
 	writeAt(t, f, fill(3, 200), 4*sector) // writes beyond the end of the file
 	disk := m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
@@ -92,7 +92,7 @@ func TestCrashLosesWhatWasNotSynced(t *testing.T) {
 }
 
 func TestCrashRandomMixesSectors(t *testing.T) {
-	m, f := synced(t, fill(8, 1))
+	m, f := newSyncedFile(t, fill(8, 1))
 	writeAt(t, f, fill(8, 101), 0)
 	seen := make(map[string]bool)
 	for seed := range uint64(200) {
@@ -120,7 +120,7 @@ func TestCrashRandomMixesSectors(t *testing.T) {
 }
 
 func TestCrashRandomChoosesSizes(t *testing.T) {
-	m, f := synced(t, fill(1, 1))
+	m, f := newSyncedFile(t, fill(1, 1))
 	for i := range 3 {
 		writeAt(t, f, fill(1, byte(i+2)), int64(i+1)*sector)
 	}
@@ -144,7 +144,7 @@ func TestCrashRandomChoosesSizes(t *testing.T) {
 }
 
 func TestCrashTearsTheLastWrite(t *testing.T) {
-	m, f := synced(t, fill(4, 1))
+	m, f := newSyncedFile(t, fill(4, 1))
 	writeAt(t, f, fill(1, 50), 0)         // this is not the last write, so it survives
 	writeAt(t, f, fill(6, 100), 2*sector) // overwrites two sectors, and writes four beyond the end of the file
 	lengths, sizes := make(map[int]bool), make(map[int]bool)
@@ -175,7 +175,7 @@ func TestCrashTearsTheLastWrite(t *testing.T) {
 }
 
 func TestCrashUndoesTruncate(t *testing.T) {
-	m, f := synced(t, fill(20, 1))
+	m, f := newSyncedFile(t, fill(20, 1))
 	must.OK(t, f.Truncate(3*sector+7))
 	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "f"); !bytes.Equal(got,
 		fill(20, 1)) {
@@ -189,7 +189,7 @@ func TestCrashUndoesTruncate(t *testing.T) {
 	must.OK(t, f.Truncate(20*sector))
 	must.OK(t, f.Sync())
 	want = append(want, make([]byte, 17*sector-7)...)
-	kinds(t, func(t *testing.T, s vfstest.Survival) {
+	forEachSurvival(t, func(t *testing.T, s vfstest.Survival) {
 		if got := vfstest.Read(t, m.CrashClone(s), "f"); !bytes.Equal(got, want) {
 			t.Error("what a synced truncate cut came back")
 		}
@@ -252,12 +252,12 @@ func TestCrashAfterSyncAllKeepsContentAndNames(t *testing.T) {
 }
 
 func TestCrashRenameIsAtomic(t *testing.T) {
-	m, _ := synced(t, []byte("old"))
+	m, _ := newSyncedFile(t, []byte("old"))
 	tmp := vfstest.Write(t, m, "tmp", []byte("new"))
 	must.OK(t, tmp.Sync())
 	must.OK(t, m.Rename("tmp", "f"))
 	seen := make(map[string]bool)
-	kinds(t, func(t *testing.T, s vfstest.Survival) {
+	forEachSurvival(t, func(t *testing.T, s vfstest.Survival) {
 		disk := m.CrashClone(s)
 		content := string(vfstest.Read(t, disk, "f"))
 		names, err := disk.List(".")
@@ -296,7 +296,7 @@ func TestCrashRenameBetweenFoldersNeedsBothSyncs(t *testing.T) {
 }
 
 func TestCrashCloneIsADiskOfItsOwn(t *testing.T) {
-	m, f := synced(t, fill(20, 1))
+	m, f := newSyncedFile(t, fill(20, 1))
 	if _, err := m.Lock("lock"); err != nil {
 		t.Fatal(err)
 	}
@@ -428,7 +428,7 @@ func TestCrashAfterStopsAtEveryOperation(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 func TestCrashedFilesFail(t *testing.T) {
-	m, f := synced(t, fill(1, 1))
+	m, f := newSyncedFile(t, fill(1, 1))
 	m.CrashAfter(m.OpCount())
 	for what, err := range map[string]error{"write": second(f.WriteAt([]byte("x"), 0)), "sync": f.Sync(),
 		"truncate": f.Truncate(0),
@@ -498,7 +498,7 @@ func TestMemCapacity(t *testing.T) {
 }
 
 func TestMemRefusesEnormousFiles(t *testing.T) {
-	_, f := synced(t, fill(1, 1))
+	_, f := newSyncedFile(t, fill(1, 1))
 	for _, offset := range []int64{1 << 36, 1 << 50, 1<<63 - 1} {
 		if _, err := f.WriteAt([]byte("x"), offset); !errors.Is(err, syscall.EFBIG) {
 			t.Errorf("write at %d: error %v", offset, err)

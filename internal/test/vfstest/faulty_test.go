@@ -152,7 +152,7 @@ func TestRule5_FailedSyncDropsData(t *testing.T) {
 		t.Errorf("what is read past the page cache is not what is on the disk: %v", err)
 	}
 	must.OK(t, direct.Close())
-	kinds(t, func(t *testing.T, s vfstest.Survival) {
+	forEachSurvival(t, func(t *testing.T, s vfstest.Survival) {
 		if got := vfstest.Read(t, m.CrashClone(s), "f"); !bytes.Equal(got, want) {
 			t.Error("what the failed sync dropped is on the disk, or what was written again is not")
 		}

@@ -119,7 +119,7 @@ func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 	begun := false
 	m.mu.Lock()
 	hook := m.afterOp
-	err := m.dead()
+	err := m.checkCrashed()
 	if err == nil {
 		err = do(func() error {
 			if m.crashAfter >= 0 && m.opCount >= m.crashAfter {
@@ -141,8 +141,8 @@ func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 	return nil
 }
 
-// dead returns vfs.ErrCrashed if the machine has crashed.
-func (m *Mem) dead() error {
+// checkCrashed returns vfs.ErrCrashed if the machine has crashed.
+func (m *Mem) checkCrashed() error {
 	if m.crashed {
 		return vfs.ErrCrashed
 	}
@@ -269,7 +269,7 @@ func (m *Mem) OpenDirect(name string) (vfs.File, error) { return m.openExisting(
 func (m *Mem) openExisting(name string, write, direct bool) (vfs.File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	err := m.dead()
+	err := m.checkCrashed()
 	if err == nil {
 		var n *memNode
 		if n, err = m.lookupFile(name); err == nil {
@@ -459,7 +459,7 @@ func setName(names map[string]*memNode, c memNameChange) {
 func (m *Mem) List(dir string) ([]string, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	err := m.dead()
+	err := m.checkCrashed()
 	if err == nil {
 		var n *memNode
 		if n, err = m.lookup(dir); err == nil && !n.dir {
@@ -481,7 +481,7 @@ func (m *Mem) List(dir string) ([]string, error) {
 func (m *Mem) Stat(name string) (fs.FileInfo, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	err := m.dead()
+	err := m.checkCrashed()
 	if err == nil {
 		var n *memNode
 		if n, err = m.lookup(name); err == nil {
@@ -495,7 +495,7 @@ func (m *Mem) Stat(name string) (fs.FileInfo, error) {
 func (m *Mem) Space(dir string) (vfs.Space, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	err := m.dead()
+	err := m.checkCrashed()
 	if err == nil {
 		_, err = m.lookup(dir)
 	}

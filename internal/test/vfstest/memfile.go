@@ -271,7 +271,7 @@ func (f *memFile) usable(write bool) error {
 	case write && !f.write:
 		return syscall.EBADF
 	}
-	return f.m.dead()
+	return f.m.checkCrashed()
 }
 
 func (f *memFile) Close() error {

@@ -21,7 +21,7 @@ func (m *Mem) Lock(name string) (io.Closer, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	err := m.dead()
+	err := m.checkCrashed()
 	var n *memNode
 	if err == nil {
 		n, err = m.lookupFile(name)

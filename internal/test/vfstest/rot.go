@@ -7,7 +7,7 @@ func (m *Mem) Rot(name string, offset, length int64, change func([]byte)) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, err := m.lookupFile(name)
-	if err != nil || m.dead() != nil || offset < 0 || length <= 0 || offset+length > min(n.size, n.durableSize) {
+	if err != nil || m.checkCrashed() != nil || offset < 0 || length <= 0 || offset+length > min(n.size, n.durableSize) {
 		return false
 	}
 	first, end := sectorsOf(offset, length)
