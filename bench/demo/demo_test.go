@@ -112,7 +112,7 @@ func fakeRun(t *testing.T, how string) (opts Options, said *bytes.Buffer, temp s
 }
 
 // If the store never becomes ready, the demo fails with an explanation and with evidence.
-func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
+func TestDemoExplainsStoreThatIsNeverReady(t *testing.T) {
 	const stacks = "goroutine "
 	for how, want := range map[string]struct {
 		words []string // strings that the error message must contain
@@ -163,7 +163,7 @@ func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 }
 
 // The demo does not give up a load that is still making progress.
-func TestALoadThatGoesOnIsWaitedFor(t *testing.T) {
+func TestDemoWaitsForProgressingLoad(t *testing.T) {
 	opts, said, temp := fakeRun(t, "slow")
 	d := &demo{Options: opts, dir: temp, logDir: temp}
 	var err error

@@ -109,7 +109,7 @@ func TestFlagsSkipSupersededVersions(t *testing.T) {
 }
 
 // A layout with damaged files fails, so that it is not mistaken for a fast layout.
-func TestLayoutsNoticeWhatIsMissing(t *testing.T) {
+func TestLayoutsDetectDamagedFiles(t *testing.T) {
 	set := newSet(100, 100, 1000)
 	for _, l := range allLayouts {
 		dir := t.TempDir()

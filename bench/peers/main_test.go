@@ -74,7 +74,7 @@ func TestEmbeddedRun(t *testing.T) {
 }
 
 // If a server is not installed, its rows say so, and say how to install it.
-func TestServersThatAreNotThere(t *testing.T) {
+func TestMissingServersAreReported(t *testing.T) {
 	r := peers(t, "--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "5ms", "--sheaf", "/none/sheaf",
 		"--etcd", "/none/etcd", "--redis", "/none/redis")
 	rows := slices.Concat(r.Table("network").Rows, r.Table("targets").Rows)

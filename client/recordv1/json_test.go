@@ -53,9 +53,9 @@ func filled(m protoreflect.Message, depth int) {
 	}
 }
 
-// TestJSONIsReadAsItWasWritten checks that messages with their own JSON format lose nothing in a round trip, that their
+// TestJSONRoundTrip checks that messages with their own JSON format lose nothing in a round trip, that their
 // field names are those of protojson, and that protojson can read everything except enum values.
-func TestJSONIsReadAsItWasWritten(t *testing.T) {
+func TestJSONRoundTrip(t *testing.T) {
 	for _, empty := range []interface {
 		proto.Message
 		json.Marshaler
@@ -100,9 +100,9 @@ func TestJSONIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// TestJSONOfWhatIsNotKnown checks which unknown values are left out of the JSON, and how numbers, enum values and
+// TestJSONOfUnknownValues checks which unknown values are left out of the JSON, and how numbers, enum values and
 // strings are written.
-func TestJSONOfWhatIsNotKnown(t *testing.T) {
+func TestJSONOfUnknownValues(t *testing.T) {
 	for _, c := range []struct {
 		of  json.Marshaler
 		has []string

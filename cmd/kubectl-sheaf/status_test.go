@@ -110,7 +110,7 @@ func TestScreens(t *testing.T) {
 
 // If a shard needs more memory than its limit, the screen shows the needed memory, and not the part that fits into
 // the limit.
-func TestMemoryThatDoesNotFitIsTheNeed(t *testing.T) {
+func TestMemoryAboveLimitShowsNeededMemory(t *testing.T) {
 	s := well()
 	small := &s.Pools[0].Status.ShardStatuses[1]
 	small.State, small.MemoryNeedBytes = v1alpha1.ShardMemoryTooSmall, 9<<30

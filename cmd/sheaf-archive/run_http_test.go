@@ -142,7 +142,7 @@ func TestReasonsOfAnAttemptThatEnds(t *testing.T) {
 
 // A failed call to the bucket is counted by its reason. Once the archive has moved past the failure, it no longer
 // counts as a problem.
-func TestOneErrorIsNoTroubleForEver(t *testing.T) {
+func TestRecoveredErrorIsNoLongerAProblem(t *testing.T) {
 	p := newProcess("v", 10*time.Second)
 	p.heard(fs.ErrExist)
 	p.heard(syscall.ENOSPC)

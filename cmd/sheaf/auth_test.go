@@ -45,7 +45,7 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 
 // An administrator can read a table of grants, change it, and set it again. The command refuses the table if it is
 // invalid, or if somebody else has changed the stored one in the meantime.
-func TestATableOfGrantsIsSetByHand(t *testing.T) {
+func TestGrantTableCanBeEdited(t *testing.T) {
 	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)

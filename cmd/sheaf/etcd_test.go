@@ -143,7 +143,7 @@ func (p *process) awaitEnd(t *testing.T) {
 
 // If the disk of an etcd member was restored to an older state, the member detects this and exits. When it is started
 // again, it rejoins the cluster as a new member.
-func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
+func TestEtcdMemberWithRestoredDiskRejoins(t *testing.T) {
 	t.Parallel()
 	r := newEtcdTrio(t)
 	r.put(3)

@@ -171,7 +171,7 @@ func (r *rotating) known(m *member) *tls.Config {
 
 // A caller without permission cannot make a server hold incomplete messages in memory. The server has to refuse the
 // call as soon as it has received the headers, because the message is never completed.
-func TestUnfinishedMessagesOfWhoMayNotCall(t *testing.T) {
+func TestUnpermittedCallsHoldNoMessages(t *testing.T) {
 	r, gateway, _ := startGranted(t, 0)
 	callers := r.strangers()
 	shard := r.members[2].process
@@ -261,7 +261,7 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 
 // Connections without a client certificate can take only a limited amount of memory, even if each has the maximum
 // number of calls and the largest headers. Health checks of other callers are still answered.
-func TestConnectionsOfNobodyStayWithinACgroup(t *testing.T) {
+func TestAnonymousConnectionsStayWithinCgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens hundreds of connections, and makes cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)
 	known := r.strangers()["without a certificate"]

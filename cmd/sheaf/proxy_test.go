@@ -8,12 +8,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// TestNoProcessGoesThroughAProxyOfTheEnvironment sets HTTPS_PROXY and HTTP_PROXY, as a company may do on all its
+// TestProcessesIgnoreProxyVariables sets HTTPS_PROXY and HTTP_PROXY, as a company may do on all its
 // machines. Every process connects to the others at 0.0.0.0. Connections to this address stay on the machine, but Go
 // does not regard it as a loopback address, and would use the proxy for it. The first connection must arrive at its
 // target, and none may arrive at the proxy. The processes and sockets are real, because a process reads these variables
 // only once, when it starts. The test takes 1 s of processor time.
-func TestNoProcessGoesThroughAProxyOfTheEnvironment(t *testing.T) {
+func TestProcessesIgnoreProxyVariables(t *testing.T) {
 	for name, args := range map[string][]string{
 		"shard": {"shard", "--name", "a", "--dir", t.TempDir(), "--listen", loopback.Free(t), "--http", "", "--stay",
 			"--etcd", "TARGET", "--store", "q"},

@@ -218,7 +218,7 @@ func (p *process) alive() bool { return p.answers("/healthz") }
 
 // etcd is unreachable for longer than the shards' leases last. No call fails, neither during that time nor after etcd
 // returns.
-func TestEtcdAwayForLongerThanLeases(t *testing.T) {
+func TestEtcdOutageLongerThanLeases(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for leases")

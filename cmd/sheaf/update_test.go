@@ -249,7 +249,7 @@ func TestImportCountsWhatItDoesNotKeep(t *testing.T) {
 	}
 }
 
-func TestAnImportThatIsInterruptedSaysHowToGoOn(t *testing.T) {
+func TestInterruptedImportSaysHowToContinue(t *testing.T) {
 	var said bytes.Buffer
 	err := reportImport(&cli.Output{Out: &said, Err: &said}, cli.ImportReport{Seconds: 1},
 		fmt.Errorf("interrupt signal received: %w", context.Canceled))

@@ -205,7 +205,7 @@ func TestShardsOfAStoreLandOnDifferentNodes(t *testing.T) {
 	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
 }
 
-func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
+func TestSmallOrUnreachableDiskIsNotAssigned(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "4Gi"))
 	w.node("n2", false)
 	w.claim("data-p-0-0", "2Gi")
@@ -218,7 +218,7 @@ func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
 }
 
 // The message of a claim that waits for a disk says why none of the existing disks fits.
-func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
+func TestWaitingClaimExplainsWhyNoDiskFits(t *testing.T) {
 	kept := workload.DiskVolume("local", disk("n1", "a", "10Gi"))
 	for says, prepare := range map[string]func(*diskWorld){
 		"claim prod/data-b asks for 20Gi, and no disk is free": func(w *diskWorld) {
@@ -278,7 +278,7 @@ func TestABenchJobGetsADisk(t *testing.T) {
 }
 
 // A claim that a deleted pool left behind gets no disk and reserves none, and the DiskSet does not wait for it.
-func TestAClaimOfNobodyGetsNoDisk(t *testing.T) {
+func TestOrphanedClaimGetsNoDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
 	w.o.claims[0].Labels[v1alpha1.LabelPool] = "p"
@@ -331,7 +331,7 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 
 // A replaced disk is not assigned again, even after every pool has removed its claim from the list of replaced claims.
 // Another disk of the same node takes its place.
-func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
+func TestReplacedDiskIsNotReused(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "1Gi"), disk("n2", "b", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
 	w.bound("data-p-1-0", "1Gi")
@@ -413,7 +413,7 @@ func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
 
 // If a disk was moved to another node with its data, a message says so. Once a person confirms the move, the claim of
 // the disk gets the disk on the new node. The claim gets no other disk, and no other claim gets this disk.
-func TestADiskThatIsCarriedToAnotherNodeKeepsItsClaim(t *testing.T) {
+func TestMovedDiskKeepsItsClaim(t *testing.T) {
 	const claim, key = "data-p-0-0", "prod/data-p-0-0"
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.claim(claim, "1Gi")
@@ -504,7 +504,7 @@ func TestADiskIsKeptForItsClaimUntilItIsBound(t *testing.T) {
 }
 
 // If the spec has the same device path on several nodes, the path does not identify a moved disk.
-func TestADeviceOfTheSameNameElsewhereIsNotTheSameDisk(t *testing.T) {
+func TestSameDevicePathOnOtherNodeIsAnotherDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.bound("data-p-0-0", "1Gi")
 	w.node("n2", true)

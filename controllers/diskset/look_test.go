@@ -17,7 +17,7 @@ var notBlank = batchv1.JobCondition{Type: batchv1.JobFailed, Status: corev1.Cond
 	Reason: batchv1.JobReasonPodFailurePolicy}
 
 // No claim gets a disk before a Job has found the disk blank, and afterwards all objects of the Job are deleted.
-func TestADiskIsLookedAtBeforeAClaimGetsIt(t *testing.T) {
+func TestDiskIsInspectedBeforeItIsAssigned(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.ends["/dev/disk/by-id/a"] = batchv1.JobCondition{} // the Job is running
 	w.claim("data-p-0-0", "1Gi")
@@ -41,7 +41,7 @@ func TestADiskIsLookedAtBeforeAClaimGetsIt(t *testing.T) {
 
 // If a disk already has contents when it is added to the DiskSet, it remains untouched until a person decides what to
 // do with it.
-func TestADiskThatIsNotBlankWaitsForAPerson(t *testing.T) {
+func TestDiskWithDataIsNotAssigned(t *testing.T) {
 	newWorld := func() (*diskWorld, *corev1.PersistentVolume) {
 		w := newDiskWorld(disk("n1", "a", "1Gi"))
 		w.ends["/dev/disk/by-id/a"] = notBlank
@@ -99,7 +99,7 @@ func TestADiskThatIsNotBlankWaitsForAPerson(t *testing.T) {
 }
 
 // If the operator cannot inspect a disk, no claim gets the disk.
-func TestADiskThatNobodyCanLookAtIsNotGiven(t *testing.T) {
+func TestUninspectedDiskIsNotAssigned(t *testing.T) {
 	for says, prepare := range map[string]func(*diskWorld){
 		"does not know its own namespace": func(w *diskWorld) { w.o.namespace = "" },
 		"the image of Sheaf":              func(w *diskWorld) { w.o.image = "" },
@@ -127,7 +127,7 @@ func TestADiskThatNobodyCanLookAtIsNotGiven(t *testing.T) {
 }
 
 // Disks that a claim has or had before an upgrade of the operator are not inspected, because they are not blank.
-func TestADiskInUseIsNotLookedAt(t *testing.T) {
+func TestDiskInUseIsNotInspected(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.bound("data-p-0-0", "1Gi")
 	delete(w.o.volumes[0].Annotations, workload.AnnotationLooked)
@@ -143,7 +143,7 @@ func TestADiskInUseIsNotLookedAt(t *testing.T) {
 }
 
 // The number of Jobs that run for a DiskSet at the same time is limited, even if it has many disks.
-func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
+func TestConcurrentInspectionsAreLimited(t *testing.T) {
 	var disks []v1alpha1.Disk
 	for n := range inspectionsMax + 5 {
 		disks = append(disks, disk("n1", fmt.Sprintf("d%d", n), "1Gi"))
@@ -167,7 +167,7 @@ func TestFewDisksAreLookedAtAtOnce(t *testing.T) {
 
 // If a volume has content that the operator would never write, the other disks of the DiskSet are assigned
 // nevertheless.
-func TestAnOddVolumeIsNamedAndTheOthersGoOn(t *testing.T) {
+func TestUnexpectedVolumeDoesNotBlockOtherDisks(t *testing.T) {
 	pvOf := func(w *diskWorld, device string) *corev1.PersistentVolume {
 		return w.volume(workload.DiskVolume(w.o.set.Name, disk("n1", device, "1Gi")))
 	}

@@ -71,7 +71,7 @@ func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 // The shards of different pools are asked at different times. If the leadership of a group moves to another pool, the
 // last report of each pool may say that the group has no leader. Only after all pools have been asked again does the
 // group count as leaderless.
-func TestAGroupWithoutALeaderIsFoundWhenAllWereAskedAgain(t *testing.T) {
+func TestLeaderlessGroupIsReportedAfterAllPoolsAnswered(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
 	pools := bookPools("a", "b")
 	step := func(after time.Duration, pool, leads string) GroupSum {
@@ -125,7 +125,7 @@ func TestAGroupWithoutALeaderIsFoundWhenAllWereAskedAgain(t *testing.T) {
 	}
 }
 
-func TestABookThatIsNotThereKnowsNothing(t *testing.T) {
+func TestNilBookIsEmpty(t *testing.T) {
 	var book *GroupBook
 	book.Note(bookStore, "a", nil, time.Now())
 	book.Forget(bookStore, "a", time.Now())

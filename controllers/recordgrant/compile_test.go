@@ -96,7 +96,7 @@ func TestOneBadGrantLeavesTheOthersInTheTable(t *testing.T) {
 
 // If a grant cannot be parsed, its last state remains in use, but without the subjects, verbs and groups that the new
 // state does not name. Somebody may have removed them in the very change that cannot be parsed.
-func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
+func TestRightsRemovedFromInvalidGrantEnd(t *testing.T) {
 	texts := func(of ...v1alpha1.GrantGroupText) []v1alpha1.GrantGroupText { return of }
 	reader := v1alpha1.GrantSubject{Kind: v1alpha1.GrantCertificate, Name: "reader"}
 	writer := v1alpha1.GrantSubject{Kind: v1alpha1.GrantCertificate, Name: "writer"}
@@ -146,10 +146,10 @@ func TestWhatAGrantNoLongerNamesEnds(t *testing.T) {
 	}
 }
 
-// TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow checks when a tenant whose new state is refused keeps its earlier
+// TestKeptTenantDoesNotTakeOtherTenantsPrefix checks when a tenant whose new state is refused keeps its earlier
 // state. It may do so only if no other tenant has its prefix by now, because two tenants with the same prefix would
 // make the whole table invalid.
-func TestAKeptTenantDoesNotTakeAPrefixThatAnotherHasNow(t *testing.T) {
+func TestKeptTenantDoesNotTakeOtherTenantsPrefix(t *testing.T) {
 	bad, one := access.Quotas{Records: -1}, access.Quotas{Records: 1}
 	for name, c := range map[string]struct {
 		prefix string // prefix of the other tenant

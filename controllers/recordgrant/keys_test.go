@@ -16,7 +16,7 @@ import (
 
 // If somebody removes keys from a ConfigMap, the next table does not contain them, not even if the operator has just
 // started. If the ConfigMap cannot be read or parsed, the last known keys remain in use.
-func TestKeysThatAreTakenOutEnd(t *testing.T) {
+func TestRemovedKeysAreNoLongerUsed(t *testing.T) {
 	for name, c := range map[string]struct {
 		keys string
 		err  error
@@ -63,9 +63,9 @@ func TestKeysThatAreTakenOutEnd(t *testing.T) {
 	}
 }
 
-// TestWhyThereAreNoKeysIsSaid checks that the message of an earlier failure disappears when the keys of an issuer are
-// removed.
-func TestWhyThereAreNoKeysIsSaid(t *testing.T) {
+// TestReasonForMissingKeysIsReported checks that the message of an earlier failure disappears when the keys of an
+// issuer are removed.
+func TestReasonForMissingKeysIsReported(t *testing.T) {
 	p := newPlays(t)
 	issuer := &v1alpha1.TokenIssuer{URL: "https://idp.example.org", KeysFrom: &v1alpha1.KeysFrom{ConfigMapName: "keys"}}
 	now, s, r := time.Unix(1_800_000_000, 0), &keySource{}, p.reconciler()

@@ -221,7 +221,7 @@ func TestNamesOfGrantsAndTenantsAreOnlyNames(t *testing.T) {
 // If the API server refuses the status of one object, for example because a later version of its kind created the
 // object, the statuses of the other objects are still written. If the API server does not answer, the operator does not
 // try to write the other statuses.
-func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
+func TestRefusedStatusDoesNotBlockOthers(t *testing.T) {
 	kind := schema.GroupKind{Group: "sheaf.dev", Kind: "RecordGrant"}
 	for name, c := range map[string]struct {
 		answer          error
@@ -261,7 +261,7 @@ func TestAStatusThatIsRefusedKeepsNoOtherFromBeingWritten(t *testing.T) {
 
 // If there are more tenants than a table can hold, only the youngest are left out. The other tenants, and every change
 // of a grant, such as the removal of a right, still reach the table.
-func TestTooManyTenantsAreRefusedOneByOne(t *testing.T) {
+func TestYoungestTenantsAreLeftOut(t *testing.T) {
 	p := newPlays(t)
 	for n := range 1003 {
 		p.add("prod", fmt.Sprintf("t-%d", n), n)
@@ -287,7 +287,7 @@ func TestTooManyTenantsAreRefusedOneByOne(t *testing.T) {
 
 // A grant without a subject is refused, and the message says why. An earlier version left such a grant out of the
 // table, as if its issuers were unknown, but its condition said that it was in the table.
-func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
+func TestGrantWithoutSubjectIsRefused(t *testing.T) {
 	p := newPlays(t)
 	p.add("prod", "empty", 1)
 	p.add("prod", "good", 2)
@@ -306,7 +306,7 @@ func TestAGrantWithoutASubjectIsNotSaidToBeInTheTable(t *testing.T) {
 
 // An issuer that would make the whole table invalid is left out. Other grants still reach the table, and so does the
 // removal of a right. Only grants for that issuer have to wait.
-func TestAnIssuerThatNoTableTakesKeepsNoOtherOut(t *testing.T) {
+func TestInvalidIssuerDoesNotBlockOtherGrants(t *testing.T) {
 	p := newPlays(t)
 	from := &v1alpha1.KeysFrom{ConfigMapName: "keys"}
 	p.issuers = []v1alpha1.TokenIssuer{{URL: "https://idp.example.org/%zz", KeysFrom: from},

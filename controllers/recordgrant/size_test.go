@@ -38,7 +38,7 @@ func (p *plays) grantsIn(t *testing.T, r *Reconciler) (names []string) {
 
 // Grants that do not fit into a table are refused one by one, the youngest first. The removal of a right always reaches
 // the table, and never removes another right.
-func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
+func TestYoungestGrantsAreLeftOutOfFullTable(t *testing.T) {
 	p := newPlays(t)
 	var groups []v1alpha1.GrantGroupText
 	for n := range 256 {
@@ -94,7 +94,7 @@ func TestGrantsBeyondTheSizeOfATableAreRefusedOneByOne(t *testing.T) {
 
 // While a table cannot be written, no condition says that grants are in force, regardless of earlier reports of the
 // processes, because the table may still contain a removed right.
-func TestATableThatCannotBeWrittenIsNotInForce(t *testing.T) {
+func TestUnwrittenTableIsNotInForce(t *testing.T) {
 	p := newPlays(t)
 	p.add("prod", "readers", 1)
 	began := time.Unix(1_800_000_000, 0)

@@ -16,7 +16,7 @@ import (
 
 // If no process could be asked about a condition, the condition is not True. The conditions that pools report are
 // tested in package poolstatus, and TestRollUpCondition tests how a store combines them.
-func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
+func TestUnobservedConditionIsNotTrue(t *testing.T) {
 	placed := func(group string) func(*observed) {
 		return func(run *observed) {
 			groups := map[string]string{}

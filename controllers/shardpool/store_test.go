@@ -14,7 +14,7 @@ import (
 
 // A pool reads the Secret of an external etcd, because the pod template depends on it. If the Secret exists but lacks
 // the authority, the pool continues to maintain running shards, and the store reports what is missing.
-func TestAPoolGoesOnWithAnIncompleteEtcdSecret(t *testing.T) {
+func TestPoolContinuesWithIncompleteEtcdSecret(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
 		must.OK(t, add(scheme))

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestWhatWasAsWantedIsRememberedUntilItOrWhatIsWantedChanges(t *testing.T) {
+func TestMatchIsRememberedUntilEitherSideChanges(t *testing.T) {
 	m := &appliedMemory{objects: map[types.UID]appliedObject{}}
 	at := func(uid, version string) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), ResourceVersion: version}}

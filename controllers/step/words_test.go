@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestOneThingIsNoPlural(t *testing.T) {
+func TestSingleItemUsesSingular(t *testing.T) {
 	for got, want := range map[string]string{
 		Count(0, "group", "groups"):                     "0 groups",
 		Count(int32(1), "group serves", "groups serve"): "1 group serves",
@@ -29,7 +29,7 @@ func TestOneThingIsNoPlural(t *testing.T) {
 
 // The API server replaces bytes that are not valid UTF-8. The stored status would then never be equal to the wanted
 // one, so each reconcile would write it again.
-func TestATextThatIsTruncatedRemainsText(t *testing.T) {
+func TestTruncatedTextIsValidUTF8(t *testing.T) {
 	for n := range 4 {
 		long := strings.Repeat("x", n) + strings.Repeat("ä€", MessageMax)
 		var conditions []metav1.Condition

@@ -107,7 +107,7 @@ func TestListingsIncludeSilentShards(t *testing.T) {
 }
 
 // ListGroups and the status page give the planner's reason if a group has no shard.
-func TestAGroupWithoutAPlaceSaysWhatThePlannerWaitsFor(t *testing.T) {
+func TestGroupWithoutShardsShowsPlannersReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(4)
 		meta.Copies, meta.ShardsMin = 3, 3
@@ -229,9 +229,9 @@ func TestAShardOfManyGroupsIsListed(t *testing.T) {
 	})
 }
 
-// TestAGroupOfJustNowIsFound checks that a gateway does not answer "does not exist" for a group that is missing from
-// its table, because another gateway may have just created the group.
-func TestAGroupOfJustNowIsFound(t *testing.T) {
+// TestNewGroupIsNotReportedMissing checks that a gateway does not answer "does not exist" for a group that is missing
+// from its table, because another gateway may have just created the group.
+func TestNewGroupIsNotReportedMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := named()
 		c := newCluster(t, meta, gateway.Config{}, "a")

@@ -179,7 +179,7 @@ func TestABrokenBatchStreamRepeatsOnlyItemsWithARequestID(t *testing.T) {
 	})
 }
 
-func TestBatchPutToAShardThatIsDownFailsSurely(t *testing.T) {
+func TestBatchPutToStoppedShardWasNotApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
 		c.shards["b"].server.Stop()

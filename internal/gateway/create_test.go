@@ -127,7 +127,7 @@ sheaf_gateway_tenant_refused_total{quota="groups",tenant="two"} 0
 
 // A gateway that never read a usable grants table creates no groups, because it does not know which tenant owns a
 // group. A gateway that has read a usable table continues to use it.
-func TestATableThatCannotBeUsedCreatesNoGroups(t *testing.T) {
+func TestUnusableTableCreatesNoGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a")
 		go c.carryOut()

@@ -82,7 +82,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 }
 
 // A shard that stops aborts its streams with STOPPING, even while puts on them are unanswered.
-func TestAStreamThatIsEndedByStoppingLeavesItsPutsInDoubt(t *testing.T) {
+func TestStoppedStreamLeavesPutOutcomesUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		s := c.shards["a"]

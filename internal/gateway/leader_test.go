@@ -80,7 +80,7 @@ func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
 	})
 }
 
-func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
+func TestCallsTryOtherShardsWithoutNamedLeader(t *testing.T) {
 	for name, fault := range map[string]error{
 		"no leader": refuse(codes.Unavailable, "NO_LEADER"), "stopping": refuse(codes.Unavailable, "STOPPING"),
 		"nobody known": notLeader(""),
@@ -115,7 +115,7 @@ const soon = 4 * time.Second
 
 // Calls to a shard that hangs entirely are soon retried at another shard, even if etcd still names the first one as
 // leader. New calls avoid the shard that hangs.
-func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
+func TestCallsAvoidHungShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(2)
 		meta.Copies = 3
@@ -163,7 +163,7 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 
 // If a shard hangs, calls to it are aborted when another shard leads and the first shard's registration has expired.
 // They do not wait for their deadline.
-func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
+func TestCallsAtHungShardAreRetriedElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
 		shared(c, "a", 1, "a", "b", "c")

@@ -94,9 +94,9 @@ func TestAShardIsDrainedAndRemoved(t *testing.T) {
 	})
 }
 
-// TestADrainWithoutAMajoritySaysSo drains a shard that does not run. A group whose only copy is on that shard stays
+// TestDrainWithoutMajorityIsExplained drains a shard that does not run. A group whose only copy is on that shard stays
 // there, and the listing gives the reason.
-func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
+func TestDrainWithoutMajorityIsExplained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
 		c.stops["b"]()
@@ -111,7 +111,7 @@ func TestADrainWithoutAMajoritySaysSo(t *testing.T) {
 }
 
 // A group that no other shard can take stays, and the listing gives the planner's reason.
-func TestADrainThatCannotEndSaysWhy(t *testing.T) {
+func TestImpossibleDrainIsExplained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a")
 		must.OK(t, c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_DRAINING))
@@ -126,7 +126,7 @@ func TestADrainThatCannotEndSaysWhy(t *testing.T) {
 }
 
 // Invalid orders, and orders that an operator would revert, change nothing.
-func TestOrdersThatAreRefused(t *testing.T) {
+func TestInvalidOrdersAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const draining = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
@@ -155,9 +155,9 @@ func TestOrdersThatAreRefused(t *testing.T) {
 	})
 }
 
-// TestAWriteThatEtcdDoesNotDoSaysSo checks that a caller can distinguish an etcd failure from a shard failure. The
+// TestFailedEtcdWriteIsReported checks that a caller can distinguish an etcd failure from a shard failure. The
 // error says whether the change may have been made, and when to try again.
-func TestAWriteThatEtcdDoesNotDoSaysSo(t *testing.T) {
+func TestFailedEtcdWriteIsReported(t *testing.T) {
 	const draining = recordv1.PlacementState_PLACEMENT_STATE_DRAINING
 	calls := map[string]func(c *cluster) error{
 		"SetShardState": func(c *cluster) error { return c.setState("a", draining) },

@@ -208,7 +208,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 	})
 }
 
-func TestAShardThatIsDownRefusesSurely(t *testing.T) {
+func TestRequestToStoppedShardWasNotApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()

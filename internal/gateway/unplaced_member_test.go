@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// TestAMemberWithoutAPlaceMakesNoShard checks that no listing contains a shard without a name. A member has an empty
-// shard name while its location is unknown, which happens after etcd was rebuilt without a response from the member's
-// shard.
-func TestAMemberWithoutAPlaceMakesNoShard(t *testing.T) {
+// TestMemberWithoutLocationIsNotListedAsShard checks that no listing contains a shard without a name. A member has an
+// empty shard name while its location is unknown, which happens after etcd was rebuilt without a response from the
+// member's shard.
+func TestMemberWithoutLocationIsNotListedAsShard(t *testing.T) {
 	volume := uuid.New()
 	table := &table{
 		view: placement.View{

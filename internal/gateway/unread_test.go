@@ -169,9 +169,9 @@ func TestAReaderThatDoesNotReadIsDisconnectedByTheGateway(t *testing.T) {
 	})
 }
 
-// TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead also checks that the stop does not wait for watchers of the
+// TestGatewayStopDoesNotWaitForStalledReaders also checks that the stop does not wait for watchers of the
 // gateway's health.
-func TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead(t *testing.T) {
+func TestGatewayStopDoesNotWaitForStalledReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, held, _ := unread(t, gateway.Limits{})
 		ctx, end := context.WithCancel(c.ctx)

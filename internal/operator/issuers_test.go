@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestKeysOfIssuersThatCannotBe checks that the operator contacts an issuer only over HTTPS and within a bounded time,
+// TestIssuerKeysAreFetchedSafely checks that the operator contacts an issuer only over HTTPS and within a bounded time,
 // and accepts a response only from the intended issuer.
-func TestKeysOfIssuersThatCannotBe(t *testing.T) {
+func TestIssuerKeysAreFetchedSafely(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"keys":[]}`)
 	}))

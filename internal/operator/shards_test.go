@@ -69,7 +69,7 @@ func describes(t *testing.T, s *Shards, a *asked) {
 }
 
 // A shard that is queried repeatedly is dialled only once.
-func TestLooksShareAConnection(t *testing.T) {
+func TestQueriesShareAConnection(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
 	a, b := askedAt(t, "127.0.0.1:0", "a"), askedAt(t, "127.0.0.1:0", "b")

@@ -179,7 +179,7 @@ func write(name, dir string) error {
 }
 
 // When a program is killed, its store loses no acknowledged write.
-func TestKilledHasAllThatWasAcknowledged(t *testing.T) {
+func TestKilledStoreKeepsAcknowledgedWrites(t *testing.T) {
 	for _, k := range All() {
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()

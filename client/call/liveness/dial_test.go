@@ -56,7 +56,7 @@ func (a *attempts) start(ctx context.Context) (more chan time.Time, out chan dia
 	return more, out
 }
 
-func TestAnAttemptThatHangsGetsAnotherBesideIt(t *testing.T) {
+func TestHangingAttemptIsHedged(t *testing.T) {
 	a := newAttempts()
 	more, out := a.start(t.Context())
 	<-a.began // the first attempt hangs

@@ -9,7 +9,7 @@ import (
 
 // The e2e suite shows how connections behave on a partitioned network. This test checks that each connection has the
 // required settings.
-func TestConnectionsNoticeAMachineThatIsGone(t *testing.T) {
+func TestConnectionsDetectLostMachine(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 
 // When a tenure ends, a call that has been waiting since before the end is aborted. A stream whose messages still
 // arrive is not aborted.
-func TestOnlyWhatStillWaitsIsDisconnected(t *testing.T) {
+func TestOnlyWaitingCallsAreAborted(t *testing.T) {
 	p := New(Options{})
 	defer p.Close()
 	moves, hangs := p.Tenure(), p.Tenure()

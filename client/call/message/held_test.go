@@ -46,7 +46,7 @@ func encode(t *testing.T, h *Held, n int) mem.BufferSlice {
 	return bufs
 }
 
-func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
+func TestHeldCountsLargerOfRequestedAndEncodedSize(t *testing.T) {
 	l := &limited{limit: 10 << 20}
 	h := &Held{from: l}
 	if err := h.Ask(3 << 20); err != nil {
@@ -78,7 +78,7 @@ func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
 	small.Free()
 }
 
-func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
+func TestDroppedStreamIsReleasedOnce(t *testing.T) {
 	l := &limited{limit: 10 << 20}
 	h := &Held{from: l}
 	if err := h.Ask(1 << 20); err != nil {
@@ -93,7 +93,7 @@ func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
 
 // If gRPC drops a message without releasing it, as it does when a connection breaks, the message's bytes return to
 // the allowance after a garbage collection.
-func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
+func TestForgottenMessageIsReleased(t *testing.T) {
 	l := &limited{limit: 10 << 20}
 	h := &Held{from: l}
 	_ = encode(t, h, 1<<20-100)
@@ -109,7 +109,7 @@ func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 
 // The buffer that detects the release does not change a message's encoding. A receiver that works like gRPC's frees
 // this buffer together with the message.
-func TestACountedMessageIsTheSameOnTheWire(t *testing.T) {
+func TestCountedMessageHasSameEncoding(t *testing.T) {
 	l := &limited{limit: 10 << 20}
 	h := &Held{from: l}
 	bufs := encode(t, h, 100_000)

@@ -146,7 +146,7 @@ func TestPausesEndWithTheTime(t *testing.T) {
 	}
 }
 
-func TestAStreamThatGoesOnHasItsTimeAnew(t *testing.T) {
+func TestActiveStreamGetsItsFullTimeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, began := Attempts{Pace: &pace, AtOnce: true}, time.Now()
 		if !a.Pause(t.Context(), 0, nil, nil) || time.Since(began) != 0 {
@@ -161,7 +161,7 @@ func TestAStreamThatGoesOnHasItsTimeAnew(t *testing.T) {
 	})
 }
 
-func TestWhatEndsAPause(t *testing.T) {
+func TestEndOfPause(t *testing.T) {
 	closed := make(chan struct{})
 	close(closed)
 	slow := Pace{First: time.Hour, Most: time.Hour, Patience: 1000 * time.Hour}
@@ -192,7 +192,7 @@ func TestWhatEndsAPause(t *testing.T) {
 
 // If a rate quota is used up, the client waits as long as the server asks, even if the routing changes meanwhile. If
 // a storage quota is used up, the client does not wait.
-func TestRatesAreWaitedOff(t *testing.T) {
+func TestClientWaitsForRateQuota(t *testing.T) {
 	exceeded := func(after time.Duration) Verdict {
 		st := failure(t, codes.ResourceExhausted, reason.QuotaExceeded)
 		if after > 0 {

@@ -44,7 +44,7 @@ func (r *rig) works(t *testing.T) {
 
 // A bucket that refuses every request must not look like an empty bucket. The errors name the bucket, the reason, and
 // what to do.
-func TestABucketThatRefuses(t *testing.T) {
+func TestBucketRefusesRequests(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
 	if err := create(t, b, "x", []byte("before")); err != nil {
@@ -88,7 +88,7 @@ func TestABucketThatRefuses(t *testing.T) {
 }
 
 // Connections to a socket that is bound but does not listen are refused, and no other process can take its port.
-func TestABucketThatNobodyServes(t *testing.T) {
+func TestBucketWithoutServer(t *testing.T) {
 	setCredentials(t, secret)
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestTheAnswerOfACreateIsLost(t *testing.T) {
 // The library retries requests. If the answer to the first attempt is lost, the retry finds an object. The library
 // cannot know whether this is its own object or that of an earlier writer. Therefore Create reports that the object
 // exists, and the caller compares the contents.
-func TestTheLibraryTriesAgainBehindALostAnswer(t *testing.T) {
+func TestLibraryRetriesAfterLostResponse(t *testing.T) {
 	r := newRig(t)
 	r.attempts = 2
 	b := r.open(t)
@@ -202,7 +202,7 @@ func TestACreateIsCut(t *testing.T) {
 
 // If a connection transfers only 10 bytes per second, a call still ends with its context. The bytes that arrived do
 // not become an object.
-func TestASlowLineHoldsNobody(t *testing.T) {
+func TestSlowConnectionDoesNotBlockCalls(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
 	if err := create(t, b, "there", buckettest.Content(2000, 1)); err != nil {
@@ -342,7 +342,7 @@ func TestAnswersThatAreNotTheObject(t *testing.T) {
 
 // An outdated list may not contain a number that is already taken. A writer that uses this number is told that the
 // object exists.
-func TestAnOlderListTakesNoNumberTwice(t *testing.T) {
+func TestStaleListDoesNotReuseNumbers(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
 	if err := create(t, b, "log/1", []byte("1")); err != nil {

@@ -67,7 +67,7 @@ func TestAnAbsurdShardHasAState(t *testing.T) {
 
 // A broken clock or a different version of a shard may make its rates absurd. The conversion of NaN to an integer
 // depends on the processor.
-func TestALoadWithoutBelievableRatesHasNone(t *testing.T) {
+func TestAbsurdLoadRatesAreDropped(t *testing.T) {
 	for rate, want := range map[float64]string{
 		math.NaN(): "50% 0B/s", math.Inf(-1): "50% 0B/s", -1: "50% 0B/s", math.Inf(1): "50% 0B/s",
 		1e300: "50% 0B/s", 1 << 30: "50% 1.0GiB/s (100% of the device)",

@@ -48,7 +48,7 @@ func TestCountGroups(t *testing.T) {
 }
 
 // With several copies, other shards lead the groups of a silent shard and count their records.
-func TestASilentShardHasNoRecordsWhereOthersHaveCopies(t *testing.T) {
+func TestRecordsOfSilentShardAreCountedByOtherCopies(t *testing.T) {
 	for copies, want := range map[int32]int64{1: 1000, 3: 0} {
 		o := &Shard{Copies: copies, Last: v1alpha1.ShardStatus{Groups: 4, LeadingGroups: 2, Records: 1000, StoredBytes: 9000}}
 		got := v1alpha1.ShardStatus{State: v1alpha1.ShardNodeDown}

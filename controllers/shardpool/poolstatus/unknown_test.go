@@ -13,7 +13,7 @@ import (
 
 // A condition is not True if no source could be asked about it. The test checks each condition of a pool for each
 // reason why nothing is known.
-func TestWhatNobodyCouldAskIsNotTrue(t *testing.T) {
+func TestUnobservedConditionIsNotTrue(t *testing.T) {
 	pod := func(f *Found) {
 		for _, o := range f.Seen.Shards {
 			o.Pod = &corev1.Pod{}

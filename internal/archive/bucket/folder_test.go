@@ -37,7 +37,7 @@ func TestFolderOfTheSystem(t *testing.T) {
 
 // A folder may be given by a path that is not clean. Even so, Create must stop at that folder when it syncs the
 // folders above an object.
-func TestTheNameOfAFolderNeedNotBeClean(t *testing.T) {
+func TestFolderPathNeedNotBeClean(t *testing.T) {
 	for _, root := range []string{"/archive/", "/./archive", "/a/../archive//"} {
 		b := open(t, vfstest.NewMem(), root)
 		if err := b.Create(t.Context(), name, 1, bytes.NewReader([]byte("x"))); err != nil || !whole(t, b, []byte("x")) {
@@ -46,7 +46,7 @@ func TestTheNameOfAFolderNeedNotBeClean(t *testing.T) {
 	}
 }
 
-func TestAFolderBelowNothingIsRefused(t *testing.T) {
+func TestFolderWithoutParentIsRefused(t *testing.T) {
 	if _, err := bucket.OpenFolder(vfstest.NewMem(), "/mnt/archive"); !errors.Is(err, fs.ErrNotExist) ||
 		!strings.Contains(err.Error(), "mount") {
 		t.Fatalf("error %v", err)
@@ -151,7 +151,7 @@ func TestAnObjectThatExistsIsDurable(t *testing.T) {
 }
 
 // If the disk returns an error in any operation, a repeated Create still results in the whole object.
-func TestErrorsOfTheDiskLeaveNoPartOfAnObject(t *testing.T) {
+func TestDiskErrorsLeaveNoPartialObject(t *testing.T) {
 	content := buckettest.Content(3000, 1)
 	fired := map[vfstest.OpKind]int64{}
 	for kind := vfstest.OpCreate; kind <= vfstest.OpSpace; kind++ {

@@ -144,7 +144,7 @@ func TestABadBucketIsRefused(t *testing.T) {
 }
 
 // If a call has an unknown outcome, Probe must not conclude that the bucket is unsuitable.
-func TestABucketThatCannotBeAskedIsNotJudged(t *testing.T) {
+func TestProbeDoesNotJudgeUnreachableBucket(t *testing.T) {
 	away := &bucket.Error{Op: "create", Bucket: "s3://b", Reason: bucket.Away, Err: syscall.ECONNREFUSED}
 	for call := 1; call <= 2; call++ {
 		o := &odd{Bucket: open(t, vfstest.NewMem(), "/archive")}
@@ -174,7 +174,7 @@ func TestABucketThatCannotBeAskedIsNotJudged(t *testing.T) {
 }
 
 // An account without permission to delete can keep an archive that is never pruned.
-func TestTheProbeStaysWhereNothingMayBeDeleted(t *testing.T) {
+func TestProbeWorksWithoutDeletePermission(t *testing.T) {
 	o := &odd{Bucket: open(t, vfstest.NewMem(), "/archive")}
 	o.delete = func(context.Context, string) error { return fs.ErrPermission }
 	probed, err := bucket.Probe(t.Context(), o)

@@ -10,7 +10,7 @@ import (
 )
 
 // Objects outside the folder must be neither listed nor reachable.
-func TestAFolderOfABucketIsABucket(t *testing.T) {
+func TestFolderInBucketIsIsolated(t *testing.T) {
 	buckettest.Run(t, func(t *testing.T) bucket.Bucket {
 		whole := open(t, vfstest.NewMem(), "/archive")
 		for _, name := range []string{"m/a", "n-/a", "n.a", "n0/a", "na", "o/a"} {

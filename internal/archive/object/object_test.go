@@ -154,7 +154,7 @@ func refused(err error) bool {
 }
 
 // An object with a correct checksum is refused if it has another version, or belongs to another store or kind.
-func TestAnObjectThatIsWholeMayNotBelongHere(t *testing.T) {
+func TestIntactForeignObjectIsRefused(t *testing.T) {
 	whole := encode(t, blob(nil, Key{}))
 	sealed := func(change func(b []byte)) []byte {
 		b := bytes.Clone(whole)
@@ -186,7 +186,7 @@ func TestAnObjectThatIsWholeMayNotBelongHere(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsShorterThanWasSaidMakesNoObject(t *testing.T) {
+func TestBodyShorterThanDeclaredIsRefused(t *testing.T) {
 	spec := blob(random(100), Key{})
 	spec.BodyBytes, spec.Header = 101, &Blob{Group: group, Size: 101}
 	e, err := NewEncoder(spec)
@@ -198,7 +198,7 @@ func TestABodyThatIsShorterThanWasSaidMakesNoObject(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsLongerThanWasSaidMakesNoObject(t *testing.T) {
+func TestBodyLongerThanDeclaredIsRefused(t *testing.T) {
 	spec := blob(random(100), Key{})
 	spec.BodyBytes, spec.Header = 99, &Blob{Group: group, Size: 99}
 	e, err := NewEncoder(spec)

@@ -50,7 +50,7 @@ func TestTheDataOfABlob(t *testing.T) {
 	}
 }
 
-func TestADamagedBlobHasNoEnd(t *testing.T) {
+func TestDamagedBlobIsNeverReadToItsEnd(t *testing.T) {
 	data := bytes.Repeat([]byte("data"), 300_000)
 	file, ref := blobFile(t, data)
 	refused := func(name string, file []byte, ref format.BlobRef) {

@@ -217,7 +217,7 @@ func TestAChangedSegmentIsRefused(t *testing.T) {
 	}
 }
 
-func TestASegmentThatIsNotWhatItsHeaderSaysIsRefused(t *testing.T) {
+func TestSegmentThatContradictsItsHeaderIsRefused(t *testing.T) {
 	segment, right := finish(t, build(t, entries()))
 	for name, change := range map[string]func(w *Want){
 		"store":        func(w *Want) { w.Store = group },

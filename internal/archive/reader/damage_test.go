@@ -235,7 +235,7 @@ func (f forgetful) List(ctx context.Context, prefix, after string) iterInfo {
 type iterInfo = iter.Seq2[bucket.Info, error]
 
 // A read that fails once is repeated. A read that always fails results in an error that names the object.
-func TestAReadThatFailsIsMadeOnceMore(t *testing.T) {
+func TestFailedReadIsRepeatedOnce(t *testing.T) {
 	broken := errors.New("the connection broke")
 	other := bytes.Repeat([]byte("other"), object.ChunkBytes)
 	for what, change := range map[string]func(content []byte) (io.Reader, error){
@@ -309,7 +309,7 @@ func TestAForeignOrNewerArchiveIsRefused(t *testing.T) {
 }
 
 // A frame from another segment is refused, even if its own checksums are correct and its index and length fit.
-func TestAFrameOfAnotherPlaceIsRefused(t *testing.T) {
+func TestFrameFromAnotherSegmentIsRefused(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
 	g := w.NewGroup("one", 1)

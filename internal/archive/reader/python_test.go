@@ -97,7 +97,7 @@ func listing(t *testing.T, a *reader.Archive, w *archivetest.Writer, at time.Tim
 
 // A program written from docs/archive.md alone reads the same data as the Go reader. The data of the Go reader agrees
 // with the model.
-func TestAProgramByThePageReadsTheSame(t *testing.T) {
+func TestExampleReadsSameDataAsReader(t *testing.T) {
 	for _, blobBytes := range []int{50, object.ChunkBytes + 99} {
 		folder, b, w := onDisk(t, object.Key{}, blobBytes)
 		a, err := reader.Open(t.Context(), b, w.Store, nil)
@@ -134,7 +134,7 @@ func TestAProgramByThePageReadsTheSame(t *testing.T) {
 }
 
 // The example also reads a pruned archive.
-func TestAProgramByThePageReadsBases(t *testing.T) {
+func TestExampleReadsPrunedArchive(t *testing.T) {
 	folder, b, w := onDisk(t, object.Key{}, 50)
 	w.Log(w.Groups[:2]...)
 	w.Roll(w.Groups[0])
@@ -159,7 +159,7 @@ func TestAProgramByThePageReadsBases(t *testing.T) {
 }
 
 // The example refuses objects that are damaged, missing, exchanged or encrypted, and names the object.
-func TestAProgramByThePageRefusesDamage(t *testing.T) {
+func TestExampleRefusesDamagedObjects(t *testing.T) {
 	folder, _, w := onDisk(t, object.Key{}, 50)
 	beta := w.Groups[1].UUID
 	blobs, err := filepath.Glob(filepath.Join(folder, "g", beta.String(), "blob", "*"))
@@ -208,7 +208,7 @@ func TestAProgramByThePageRefusesDamage(t *testing.T) {
 	}
 }
 
-func TestTheProgramByThePageIsShort(t *testing.T) {
+func TestExampleIsShort(t *testing.T) {
 	b, err := os.ReadFile(script)
 	if lines := bytes.Count(b, []byte("\n")); err != nil || lines > 150 {
 		t.Errorf("%d lines, at most 150 are promised: error %v", lines, err)

@@ -158,7 +158,7 @@ func TestVerifyCountsGaps(t *testing.T) {
 }
 
 // Catalogues must be consistent with each other, with their group and with the log objects.
-func TestVerifyFindsWhatDoesNotMeet(t *testing.T) {
+func TestVerifyFindsInconsistentObjects(t *testing.T) {
 	for what, c := range map[string]struct {
 		build func(w *archivetest.Writer, g *archivetest.Group)
 		want  string

@@ -36,7 +36,7 @@ func (c onceCall) Recv() (*archivev1.FollowResponse, error) {
 
 // If a call is cancelled while the last response of a round arrives, it cannot be used for the next round. In that
 // case ask returns an error, so that its caller ends the call.
-func TestACancelledCallIsNotKeptForTheNextRound(t *testing.T) {
+func TestCancelledCallIsNotReused(t *testing.T) {
 	const lasts = "the call lasts"
 	for name, before := range map[string]func(cancel context.CancelFunc){
 		"the round is cancelled":        func(cancel context.CancelFunc) { cancel() },

@@ -244,7 +244,7 @@ func TestALargeGroupIsRestored(t *testing.T) {
 
 // Reading a file from any offset returns the rest of the file, even in another process. A shard relies on this to
 // continue after a lost connection.
-func TestAFileGoesOnFromAnyOffsetInAnotherProcess(t *testing.T) {
+func TestFileCanBeContinuedByAnotherProcess(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
 	alpha := w.Groups[0]
@@ -334,7 +334,7 @@ func TestDamagedObjectsAreNeverInstalled(t *testing.T) {
 
 // If the disk is full, or the source ends between two files, the received data is kept. The next attempt fetches the
 // rest.
-func TestAnInstallGoesOnAfterTheSourceWasReplaced(t *testing.T) {
+func TestInstallContinuesAfterSourceWasReplaced(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
 	alpha := w.Groups[0]

@@ -81,7 +81,7 @@ func TestAStoreIsRestoredAsOfATime(t *testing.T) {
 }
 
 // If a group was deleted and created again, the one that existed at the time is restored.
-func TestTheGroupOfANameThatExistedThen(t *testing.T) {
+func TestGroupThatExistedAtTheTimeIsRestored(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
 	old, other := w.NewGroup("name", 1), w.NewGroup("name", 2)
@@ -190,7 +190,7 @@ func TestOneImageIsOpenAtATime(t *testing.T) {
 	_ = other.Close()
 }
 
-func TestWhatIsNoRestoreIsRefused(t *testing.T) {
+func TestInvalidRestoreIsRefused(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
 	for _, store := range []uuid.UUID{w.Store, {}} {

@@ -70,9 +70,9 @@ func TestClientsOfHTTPHoldLittle(t *testing.T) {
 	}
 }
 
-// TestOneServerHasOnlySoManyConnections checks that a server never holds more than connectionsMax connections, with and
+// TestServerLimitsItsConnections checks that a server never holds more than connectionsMax connections, with and
 // without TLS. The metric reports the number of connections, and the next client to connect is served.
-func TestOneServerHasOnlySoManyConnections(t *testing.T) {
+func TestServerLimitsItsConnections(t *testing.T) {
 	for name, wrap := range map[string]func(net.Conn) net.Conn{
 		"plaintext": func(conn net.Conn) net.Conn { return conn },
 		"TLS":       func(conn net.Conn) net.Conn { return tls.Server(conn, &tls.Config{MinVersion: tls.VersionTLS13}) },

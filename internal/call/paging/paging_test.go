@@ -36,7 +36,7 @@ func TestASizeAboveTheLimitIsReducedAndANegativeOneRefused(t *testing.T) {
 	}
 }
 
-func TestATokenIsOfItsListAndWhole(t *testing.T) {
+func TestTokenIsCompleteAndBoundToItsList(t *testing.T) {
 	good := Token(Groups, "quotes")
 	if p, _, err := Asked(Groups, asked{token: good}); err != nil || p.After != "quotes" {
 		t.Fatalf("%+v, %v", p, err)

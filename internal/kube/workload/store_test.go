@@ -243,9 +243,9 @@ func TestAuditLogOfAStore(t *testing.T) {
 	}
 }
 
-// TestAnOddNumberOfMembersIsNone checks that an invalid number of members, however large, causes no panic and
+// TestInvalidMemberCountMeansNoMembers checks that an invalid number of members, however large, causes no panic and
 // allocates no memory for members.
-func TestAnOddNumberOfMembersIsNone(t *testing.T) {
+func TestInvalidMemberCountMeansNoMembers(t *testing.T) {
 	for members, want := range map[int32]int32{0: 3, 1: 1, 3: 3, -1: 0, math.MinInt32: 0, 2: 0, math.MaxInt32: 0} {
 		store := &v1alpha1.RecordStore{}
 		store.Spec.Etcd.Managed = &v1alpha1.ManagedEtcd{Members: members}

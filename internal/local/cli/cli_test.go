@@ -127,7 +127,7 @@ func TestADescriptionIsOneLine(t *testing.T) {
 }
 
 // If a gateway cannot reach a shard, the gateway itself still answers. The description must not blame --server.
-func TestAShardThatDoesNotAnswerIsNotTheServer(t *testing.T) {
+func TestUnreachableShardIsNotMistakenForServer(t *testing.T) {
 	s, err := status.New(codes.Unavailable, "shard a does not answer: connection error: refused").WithDetails(
 		&errdetails.ErrorInfo{Reason: "SHARD_UNREACHABLE", Domain: "sheaf.dev"})
 	must.OK(t, err)
@@ -164,7 +164,7 @@ func TestTheHelpShowsNoDefaultOf0(t *testing.T) {
 
 // A certificate that was issued in Kubernetes contains only DNS names, but the default of --server is an IP address.
 // The message quoted here is Go's.
-func TestACertificateForNamesSaysToGiveOne(t *testing.T) {
+func TestErrorAsksForNameInCertificate(t *testing.T) {
 	refused := x509.HostnameError{Certificate: &x509.Certificate{}, Host: "127.0.0.1"}
 	err := status.Errorf(codes.Unavailable, "connection error: tls: failed to verify certificate: %v", refused)
 	if got := Describe(err, "127.0.0.1:7600"); !strings.Contains(got, "give one with --server, such as localhost:7600") {

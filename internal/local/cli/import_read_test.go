@@ -46,7 +46,7 @@ func (sizeOf) Sys() any           { return nil }
 
 // A file that never stops growing is stored up to its size before the last attempt, and is reported. A file that stops
 // growing is stored completely.
-func TestAFileThatGrowsIsStoredAsFarAsItWasSeen(t *testing.T) {
+func TestGrowingFileIsStoredUpToItsLastSize(t *testing.T) {
 	for _, c := range []struct {
 		reads int
 		size  int64
@@ -118,7 +118,7 @@ func (u *uploads) Upload(stream recordv1.RecordService_UploadServer) error {
 
 // A large file may have an unknown size, or become shorter while it is read. In both cases it is stored up to its
 // actual end.
-func TestALargeFileOfAnotherSizeIsStored(t *testing.T) {
+func TestLargeFileOfUnexpectedSizeIsStored(t *testing.T) {
 	const size = dataBytesMax + 7
 	data := []byte(strings.Repeat("x", size))
 	for name, says := range map[string][]int64{"not known": {0}, "cut": {2 * size, size}} {

@@ -137,7 +137,7 @@ func TestMessagesComeOnce(t *testing.T) {
 // The deadline interrupts the last attempt, whose error then explains nothing. The error of an earlier attempt explains
 // why the call was repeated. If the machine stalls, there may be time for only one attempt. In this case the test tries
 // again with more time.
-func TestACallThatIsInterruptedReportsWhyItWaited(t *testing.T) {
+func TestInterruptedCallReportsWhyItWaited(t *testing.T) {
 	var got string
 	within := func(what string, tells func(limit time.Duration) bool) {
 		t.Helper()
@@ -168,7 +168,7 @@ func TestACallThatIsInterruptedReportsWhyItWaited(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatCannotBeIsWrongUsage(t *testing.T) {
+func TestInvalidAddressIsUsageError(t *testing.T) {
 	for _, server := range []string{"foo", "", "foo:", "http://foo:1"} {
 		if _, err := Dial(server, TLS{}, 0); ExitCode(err) != exitUsage || !strings.Contains(err.Error(), "HOST:PORT") {
 			t.Errorf("%q: %v", server, err)
@@ -241,7 +241,7 @@ func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 }
 
 // An import without answers reports why the server waits, and not merely that the time limit was exceeded.
-func TestAnImportThatNobodyAnswersSaysWhy(t *testing.T) {
+func TestUnansweredImportSaysWhyTheServerWaits(t *testing.T) {
 	im := &importer{conn: served(t, &silent{}, 0), out: &Output{}}
 	im.lastSuccess.Store(time.Now().Add(-2 * importPatience).UnixNano())
 	p := &put{job: job{key: client.Key{ID: 1}}}

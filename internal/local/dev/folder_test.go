@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestSettingsThatCannotBe checks that a start refuses settings that no program writes, with an error that names the
-// settings file. The folder is on a real file system, because dev requires one.
-func TestSettingsThatCannotBe(t *testing.T) {
+// TestInvalidSettingsAreRefused checks that a start refuses settings that no program writes, with an error that names
+// the settings file. The folder is on a real file system, because dev requires one.
+func TestInvalidSettingsAreRefused(t *testing.T) {
 	const sound = `"format":1,"storeUUID":"11111111-1111-4111-8111-111111111111","routing":{"mode":"Hash","groups":4}`
 	for _, content := range []string{
 		"", "{", `{"format":1}`, `{` + sound + `}`, `{` + sound + `,"shards":-1}`, `{` + sound + `,"shards":2000000000}`,

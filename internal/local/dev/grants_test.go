@@ -377,7 +377,7 @@ func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 }
 
 // Only a gateway may name another caller on whose behalf it calls.
-func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
+func TestOnlyGatewaysMayNameTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
 		g.set(access.Table{Grants: []access.Grant{

@@ -427,7 +427,7 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 // calls concern single records, batches of the tenant's own and of other tenants' records, and groups whose names
 // resemble those of other tenants. The tenants also send values that they or other tenants have received, or that
 // nobody has received. No tenant sees, changes or learns of anything that belongs to another tenant.
-func TestTenantsDoNotMeet(t *testing.T) {
+func TestTenantsAreIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, seed = 10_000, 20
 		p := startTenancy(t, seed)

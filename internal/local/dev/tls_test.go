@@ -100,7 +100,7 @@ func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDe
 
 // Every role calls every method of every service, at the gateway and at the shard. Callers without permission are
 // refused, and the data on the disks does not change.
-func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
+func TestEveryMethodChecksItsCallers(t *testing.T) {
 	d := startTLS(t)
 	own, foreign := d.secured.store, d.secured.store
 	foreign.UID[0]++

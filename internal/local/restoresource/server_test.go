@@ -353,7 +353,7 @@ func TestABrokenGroupIsNamedAndTheOthersAreServed(t *testing.T) {
 }
 
 // If the bucket does not respond, no data is lost, so the shard tries again.
-func TestABucketThatIsAwayIsUnavailable(t *testing.T) {
+func TestUnreachableBucketIsUnavailable(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
 		away := false
@@ -383,7 +383,7 @@ func TestABucketThatIsAwayIsUnavailable(t *testing.T) {
 
 // Only one group is sent at a time. If a shard requests no file for some time, its call ends, and another group can be
 // sent. If the shard disconnects, this happens immediately.
-func TestAShardThatWantsNothingLosesItsPlace(t *testing.T) {
+func TestIdleFetchIsEnded(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
 		s.start()

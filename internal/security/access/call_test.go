@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// TestWhatHasNoCallIsRefused checks that everything is refused if a context has no Call, because in that case the
+// TestContextWithoutCallIsRefused checks that everything is refused if a context has no Call, because in that case the
 // server has not identified the caller. By contrast, the Call named Everybody allows everything.
-func TestWhatHasNoCallIsRefused(t *testing.T) {
+func TestContextWithoutCallIsRefused(t *testing.T) {
 	questions := map[string]func(context.Context) error{
 		"May":       func(ctx context.Context) error { return May(ctx, Get, "a") },
 		"MayRecord": func(ctx context.Context) error { return MayRecord(ctx, Put, "a", 1) },

@@ -159,7 +159,7 @@ func TestDecisionsAreThoseOfThePlainTable(t *testing.T) {
 	})
 }
 
-func TestTablesThatCannotBe(t *testing.T) {
+func TestInvalidTables(t *testing.T) {
 	good := `{"version":1,"grants":[{"name":"a","subjects":[{"kind":"Certificate","name":"x"}],"verbs":["get"],"groups":{"all":true}}]}`
 	if _, err := ParseTable([]byte(good)); err != nil {
 		t.Fatal(err)

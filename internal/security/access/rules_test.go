@@ -105,7 +105,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}
 }
 
-func TestWhatIsInNoRowIsForNobody(t *testing.T) {
+func TestUnlistedCallsAreRefused(t *testing.T) {
 	root := Certified(identity.Identity{Store: store, Role: identity.Operator})
 	for _, method := range []string{"", "/", "x", "/sheaf.record.v1.RecordService", "/sheaf.record.v2.RecordService/Put",
 		"/grpc.channelz.v1.Channelz/GetServers",

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-func TestTenantsThatCannotBe(t *testing.T) {
+func TestInvalidTenants(t *testing.T) {
 	good := `{"version":1,"grants":[],"tenants":[{"name":"a","prefix":"team-a-","quotas":{"records":1}},{"name":"b","prefix":"team-b-","quotas":{"storedBytes":5}}]}`
 	parsed, err := ParseTable([]byte(good))
 	if err != nil {

@@ -74,7 +74,7 @@ func TestLeavesNameOneProcess(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAuthority(t *testing.T) {
+func TestInvalidAuthorities(t *testing.T) {
 	a, errA := New("a", time.Now(), Lifetime)
 	b, errB := New("b", time.Now(), Lifetime)
 	if errA != nil || errB != nil {

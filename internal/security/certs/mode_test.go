@@ -98,9 +98,9 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	}
 }
 
-// TestAnAuthorityOfCallersVouchesOnlyForThem checks a store with two authorities, one for callers and one for the
+// TestCallerAuthorityIsTrustedOnlyForCallers checks a store with two authorities, one for callers and one for the
 // store's processes. Neither of them is trusted for the other's purpose.
-func TestAnAuthorityOfCallersVouchesOnlyForThem(t *testing.T) {
+func TestCallerAuthorityIsTrustedOnlyForCallers(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
 	with := func(by *authority.Authority, id identity.Identity) files {

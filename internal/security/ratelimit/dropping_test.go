@@ -167,9 +167,9 @@ func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	return int(opened.Load())
 }
 
-// TestWhoConnectsTooOftenIsDropped checks that if an address connects too often, the kernel drops its new
+// TestFrequentConnectionsAreDropped checks that if an address connects too often, the kernel drops its new
 // connections, but neither those from other addresses nor connections that are already open.
-func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
+func TestFrequentConnectionsAreDropped(t *testing.T) {
 	g := New(Config{})
 	g.dropping.lasts = time.Hour
 	creds := g.Credentials(insecure.NewCredentials())
@@ -203,9 +203,9 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	}
 }
 
-// TestOnlySoManyAddressesAreDropped checks that at most droppedMax addresses are dropped at the same time. It also
+// TestDroppedAddressesAreLimited checks that at most droppedMax addresses are dropped at the same time. It also
 // checks that nothing is dropped if there is no listener, and that an invalid address is not dropped.
-func TestOnlySoManyAddressesAreDropped(t *testing.T) {
+func TestDroppedAddressesAreLimited(t *testing.T) {
 	d := newDropping(slog.New(slog.DiscardHandler))
 	d.lasts = time.Hour
 	at := func(n int) netip.Prefix {
@@ -250,9 +250,9 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	}
 }
 
-// TestTakingBackAnAddressIsTriedAgain checks what happens if an address is no longer to be dropped, but the kernel
+// TestRemovalOfDroppedAddressIsRetried checks what happens if an address is no longer to be dropped, but the kernel
 // does not accept the filter without it. The Guard must try again, and must log the problem once.
-func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
+func TestRemovalOfDroppedAddressIsRetried(t *testing.T) {
 	var logged strings.Builder
 	d := newDropping(slog.New(slog.NewTextHandler(&logged, nil)))
 	refusals := 3

@@ -199,9 +199,9 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// TestAMessageHasALongestTime checks that a connection is closed if a message takes longer than messageTime to
+// TestSlowMessageClosesConnection checks that a connection is closed if a message takes longer than messageTime to
 // arrive, even if nothing more arrives at all.
-func TestAMessageHasALongestTime(t *testing.T) {
+func TestSlowMessageClosesConnection(t *testing.T) {
 	for name, c := range map[string]struct {
 		sent, answer   []byte
 		closed, exempt bool
@@ -248,9 +248,9 @@ func TestAMessageHasALongestTime(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsTheMostIsClosed checks that if all connections together hold too much memory, only the one that holds
-// the most is closed.
-func TestWhoHoldsTheMostIsClosed(t *testing.T) {
+// TestConnectionThatHoldsMostIsClosed checks that if all connections together hold too much memory, only the one that
+// holds the most is closed.
+func TestConnectionThatHoldsMostIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, HeldBytesMax: 10 << 20})
 		var read [5]chan error
@@ -350,9 +350,9 @@ func TestOpenCallsAreHeld(t *testing.T) {
 	})
 }
 
-// TestCallsThatNobodyMayBeginEndTheConnection checks that calls are still counted after a frame with the reserved bit
+// TestInvalidStreamsStillCount checks that calls are still counted after a frame with the reserved bit
 // or with an invalid stream number.
-func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
+func TestInvalidStreamsStillCount(t *testing.T) {
 	headers := func(ids ...uint32) (b []byte) {
 		b = []byte(http2.ClientPreface)
 		for _, id := range ids {
@@ -394,9 +394,9 @@ func TestCallsThatNobodyMayBeginEndTheConnection(t *testing.T) {
 	}
 }
 
-// TestACallThatIsResetCountsWhileAWriteWaits checks that after the client has reset a call, the call still counts
+// TestResetCallCountsUntilItsWriteIsDequeued checks that after the client has reset a call, the call still counts
 // until gRPC's writer has removed it from its queue.
-func TestACallThatIsResetCountsWhileAWriteWaits(t *testing.T) {
+func TestResetCallCountsUntilItsWriteIsDequeued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, call = 2 * openFree, openBytes + 20
 		g := New(Config{MessagesOnly: true})
@@ -470,9 +470,9 @@ func (s strangers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 
 func nobody(credentials.AuthInfo) bool { return false }
 
-// TestWhoIsNotKnownHoldsLittle checks that a connection may hold only a small amount of memory until a call on it is
+// TestUnknownCallersHoldLittle checks that a connection may hold only a small amount of memory until a call on it is
 // admitted, and that the number of such connections is limited.
-func TestWhoIsNotKnownHoldsLittle(t *testing.T) {
+func TestUnknownCallersHoldLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, Known: nobody})
 		creds := g.Credentials(strangers{insecure.NewCredentials()})
@@ -639,11 +639,11 @@ func TestNothingIsHeldAfterCalls(t *testing.T) {
 	}
 }
 
-// TestWhoIsNotKnownIsReadAsItIsAnswered checks how far the server reads ahead. If the caller is not known, the server
+// TestUnknownCallersAreNotReadAhead checks how far the server reads ahead. If the caller is not known, the server
 // reads only a few calls more than it has answered, because gRPC keeps each call until its response is written. If
 // the caller is known, or cannot be identified yet, the server reads further calls, because the messages of earlier
 // ones may still have to arrive.
-func TestWhoIsNotKnownIsReadAsItIsAnswered(t *testing.T) {
+func TestUnknownCallersAreNotReadAhead(t *testing.T) {
 	for name, decided := range map[string]func(*Calls){"admitted": (*Calls).Admit, "undecided": (*Calls).Undecided} {
 		t.Run(name, func(t *testing.T) { readAsAnswered(t, decided) })
 	}

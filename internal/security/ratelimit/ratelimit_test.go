@@ -148,7 +148,7 @@ func TestACloseEndsTheWait(t *testing.T) {
 	})
 }
 
-func TestWhoIsExemptIsNotSlowed(t *testing.T) {
+func TestExemptConnectionsAreNotSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{Exempt: func(credentials.AuthInfo) bool { return true }})
 		server, client := accepted(t, g)
@@ -292,9 +292,9 @@ func TestAddressesAreForgotten(t *testing.T) {
 	})
 }
 
-// TestWhoIsOneAddress checks which connections count as coming from one address: those from the same IPv4 address,
-// even if it is mapped into IPv6, and those from the same /64 of IPv6.
-func TestWhoIsOneAddress(t *testing.T) {
+// TestConnectionsCountedAsOneAddress checks which connections count as coming from one address: those from the same
+// IPv4 address, even if it is mapped into IPv6, and those from the same /64 of IPv6.
+func TestConnectionsCountedAsOneAddress(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		same bool
@@ -326,9 +326,9 @@ func (slowHealth) Check(ctx context.Context, r *healthv1.HealthCheckRequest) (*h
 	return &healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}, nil
 }
 
-// TestWhoCancelsManyCallsIsServed checks that if a gRPC client cancels half of its calls, the server never reads
+// TestManyCancellationsAreServed checks that if a gRPC client cancels half of its calls, the server never reads
 // slowly from it, no matter how many calls the client makes.
-func TestWhoCancelsManyCallsIsServed(t *testing.T) {
+func TestManyCancellationsAreServed(t *testing.T) {
 	g := New(Config{})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must.OK(t, err)

@@ -23,7 +23,7 @@ func wellGroup(name, shard string, leader bool) *recordv1.Group {
 	return &recordv1.Group{Group: name, Shard: shard, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: leader}
 }
 
-func TestAWellStoreHasNoFindings(t *testing.T) {
+func TestHealthyStoreHasNoFindings(t *testing.T) {
 	found := Of(Facts{
 		Shards: []*recordv1.Shard{wellShard("a"), wellShard("b")},
 		Groups: []*recordv1.Group{wellGroup("0", "a", true), wellGroup("0", "b", false), wellGroup("1", "b", true)},
@@ -34,7 +34,7 @@ func TestAWellStoreHasNoFindings(t *testing.T) {
 	}
 }
 
-func TestEachThingThatIsWrongIsFound(t *testing.T) {
+func TestEachDefectIsFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		shard    func(s *recordv1.Shard)
 		group    func(g *recordv1.Group)
@@ -173,9 +173,9 @@ func TestTheWorstComesFirst(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotReportedIsNotFound checks that there is no finding if only one copy does not know the leader, or if
+// TestHarmlessReportsCauseNoFinding checks that there is no finding if only one copy does not know the leader, or if
 // syncs were slow only long ago.
-func TestWhatIsNotReportedIsNotFound(t *testing.T) {
+func TestHarmlessReportsCauseNoFinding(t *testing.T) {
 	s := wellShard("a")
 	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 601, NewestSeconds: 1.5, NewestFile: "segment"}
 	if found := Of(Facts{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{wellGroup("0", "a",
@@ -237,9 +237,9 @@ func TestAStoreWithoutShardsHasOneProblem(t *testing.T) {
 	}
 }
 
-// TestAMinorityThatCannotWriteHidesNoMissingLeader checks that the finding about a copy that cannot be written does not
+// TestUnwritableCopyDoesNotHideMissingLeader checks that the finding about a copy that cannot be written does not
 // hide the finding that the other copies elect no leader.
-func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
+func TestUnwritableCopyDoesNotHideMissingLeader(t *testing.T) {
 	stuck := wellGroup("7", "a", false)
 	stuck.Message = "reads are served, writes are not: append: input/output error"
 	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a"), wellShard("b"), wellShard("c")}, Whole: true,
@@ -249,9 +249,9 @@ func TestAMinorityThatCannotWriteHidesNoMissingLeader(t *testing.T) {
 	}
 }
 
-// TestALackThatPassesAsksForNoRestart checks that the finding about a temporary shortage, for example of file
+// TestTemporaryShortageSuggestsNoRestart checks that the finding about a temporary shortage, for example of file
 // descriptors, does not suggest a restart.
-func TestALackThatPassesAsksForNoRestart(t *testing.T) {
+func TestTemporaryShortageSuggestsNoRestart(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Message = WritesWait + "open segment-2: too many open files"
 	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a")}, Groups: []*recordv1.Group{g}, Whole: true})
@@ -260,9 +260,9 @@ func TestALackThatPassesAsksForNoRestart(t *testing.T) {
 	}
 }
 
-// TestALearnerThatHasNotAnsweredIsNoCopyLess checks that a learner that has not responded yet is not reported as a
+// TestNewLearnerIsNotReportedMissing checks that a learner that has not responded yet is not reported as a
 // missing copy. The move has just begun, the learner has no vote, and nobody needs to start its shard.
-func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
+func TestNewLearnerIsNotReportedMissing(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
 		{Shard: "b", Role: recordv1.MemberRole_MEMBER_ROLE_LEARNER}}
@@ -273,9 +273,9 @@ func TestALearnerThatHasNotAnsweredIsNoCopyLess(t *testing.T) {
 	}
 }
 
-// TestALearnerWithItsFilesThatIsNotHeardIsSilent checks that a learner is reported if it has all its files but its
+// TestUnheardLearnerIsReportedSilent checks that a learner is reported if it has all its files but its
 // leader receives no messages from it.
-func TestALearnerWithItsFilesThatIsNotHeardIsSilent(t *testing.T) {
+func TestUnheardLearnerIsReportedSilent(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.Members = []*recordv1.Member{{Shard: "a", Active: true},
 		{Shard: "b", Role: recordv1.MemberRole_MEMBER_ROLE_LEARNER}}
@@ -293,7 +293,7 @@ func TestALearnerWithItsFilesThatIsNotHeardIsSilent(t *testing.T) {
 	}
 }
 
-func TestOnePlaceOfDamageIsNoPlural(t *testing.T) {
+func TestSingleDamageUsesSingular(t *testing.T) {
 	g := wellGroup("7", "a", true)
 	g.State, g.Damages = recordv1.GroupState_GROUP_STATE_DAMAGED, []*recordv1.Damage{{File: "segment-1"}}
 	found := Of(Facts{Shards: []*recordv1.Shard{wellShard("a")}, Groups: []*recordv1.Group{g}, Whole: true})
@@ -302,9 +302,9 @@ func TestOnePlaceOfDamageIsNoPlural(t *testing.T) {
 	}
 }
 
-// TestAVolumeThatRefusesARecordIsAProblem checks that a volume counts as full when less than 1 MiB is free above the
+// TestAlmostFullVolumeIsAProblem checks that a volume counts as full when less than 1 MiB is free above the
 // reserve. A record may have up to 1 MiB, so some writes already fail then.
-func TestAVolumeThatRefusesARecordIsAProblem(t *testing.T) {
+func TestAlmostFullVolumeIsAProblem(t *testing.T) {
 	for above, want := range map[int64]Severity{0: Problem, 272: Problem, 1<<20 - 1: Problem, 1 << 20: Warning} {
 		s := wellShard("a")
 		s.FreeBytes = s.GetReserveBytes() + above
@@ -363,9 +363,9 @@ func TestLostDataIsRestoredOnlyIfNoCopyServes(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsBrokenIsNotSilentToo checks that a copy that reports a fault of its own has only that finding, and no
-// second finding that its leader receives no messages from it.
-func TestACopyThatIsBrokenIsNotSilentToo(t *testing.T) {
+// TestBrokenCopyIsNotAlsoReportedSilent checks that a copy that reports a fault of its own has only that finding, and
+// no second finding that its leader receives no messages from it.
+func TestBrokenCopyIsNotAlsoReportedSilent(t *testing.T) {
 	for name, state := range map[string]recordv1.GroupState{
 		"manifest is gone":                         recordv1.GroupState_GROUP_STATE_FAILED,
 		"the shard does not answer for this group": recordv1.GroupState_GROUP_STATE_UNAVAILABLE,

@@ -242,9 +242,9 @@ func TestOnlyPlaintextIsEverybody(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatNamesNobodyIsRefused checks that a call from a gateway is refused if it has no header that names
+// TestGatewayCallWithoutCallerIsRefused checks that a call from a gateway is refused if it has no header that names
 // the caller. It must not be mistaken for a call by the gateway itself.
-func TestAGatewayThatNamesNobodyIsRefused(t *testing.T) {
+func TestGatewayCallWithoutCallerIsRefused(t *testing.T) {
 	s := serveWith(t, nil, func(cfg *Config) { cfg.Forwarded = true })
 	s.give([]byte(tableOf))
 	for _, c := range []struct {
@@ -379,9 +379,9 @@ func (headersRead) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Co
 
 func (headersRead) HandleConn(context.Context, stats.ConnStats) {}
 
-// TestAStoreThatIsToHaveATableIsClosedWithoutOne checks a store that requires a table but has none. It must admit
+// TestStoreWithoutRequiredTableIsClosed checks a store that requires a table but has none. It must admit
 // only its own processes and administrators.
-func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
+func TestStoreWithoutRequiredTableIsClosed(t *testing.T) {
 	s := serve(t, nil)
 	s.required.Store(true)
 	s.give(nil)
@@ -549,9 +549,9 @@ func TestWhatTheAuditLogRecords(t *testing.T) {
 	}
 }
 
-// TestAnAuditLogThatNobodyReadsStopsNothing checks that no call blocks if the log is a FIFO that nobody reads. Lines
+// TestUnreadAuditLogBlocksNoCalls checks that no call blocks if the log is a FIFO that nobody reads. Lines
 // are dropped and counted instead.
-func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
+func TestUnreadAuditLogBlocksNoCalls(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
