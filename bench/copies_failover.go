@@ -58,7 +58,7 @@ func (b *copiesBench) failover(ctx context.Context) error {
 		}
 		// Wait until each group is led by the shard that its target names. A member becomes leader only after it has caught
 		// up.
-		if err := s.settled(ctx); err != nil {
+		if err := s.awaitSettled(ctx); err != nil {
 			return fmt.Errorf("behind kill %d: %w", i+1, err)
 		}
 		if (i+1)%20 == 0 {

@@ -50,7 +50,7 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 				defer over.Store(true)
 				moved <- meanwhile()
 			}()
-			puts, gets, err := s.disturbed(ctx, records, &over)
+			puts, gets, err := s.measureDuring(ctx, records, &over)
 			if err := errors.Join(err, <-moved); err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 			time.Sleep(b.opts.Time)
 			return nil
 		}),
-		disturbed("during", func() error { return s.turn(ctx) }),
+		disturbed("during", func() error { return s.moveEvenGroups(ctx) }),
 	)
 	if err != nil {
 		return err
@@ -82,8 +82,8 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	return nil
 }
 
-// turn moves every group with an even number to the other shard, and waits until the moves are done.
-func (s *benchStore) turn(ctx context.Context) error {
+// moveEvenGroups moves every group with an even number to the other shard, and waits until the moves are done.
+func (s *benchStore) moveEvenGroups(ctx context.Context) error {
 	view, err := s.place.View(ctx)
 	if err != nil {
 		return err
@@ -97,12 +97,14 @@ func (s *benchStore) turn(ctx context.Context) error {
 	if err := s.place.SetTargets(ctx, targets); err != nil {
 		return fmt.Errorf("moving groups: %w", err)
 	}
-	return s.settled(ctx)
+	return s.awaitSettled(ctx)
 }
 
-// disturbed writes and reads records at a steady pace until its caller sets the argument over to true. It returns the
-// p99 of the writes and the p99 of the reads.
-func (s *benchStore) disturbed(ctx context.Context, records int64, over *atomic.Bool) (puts, gets float64, err error) {
+// measureDuring writes and reads records at a steady pace until its caller sets the argument over to true. It returns
+// the p99 of the writes and the p99 of the reads.
+func (s *benchStore) measureDuring(ctx context.Context, records int64, over *atomic.Bool) (
+	puts, gets float64, err error,
+) {
 	var put, get drive.Latencies
 	data := randomBytes(foregroundBytes)
 	err = drive.Parallel(foregroundCallers, func(worker int) error {

@@ -18,8 +18,8 @@ import (
 // moveRecordBytes is the record size in a group that is moved.
 const moveRecordBytes = 10 << 10
 
-// moved is a group that is moved repeatedly.
-type moved struct {
+// movedGroup is a group that is moved repeatedly.
+type movedGroup struct {
 	bench *copiesBench
 	nodes *benchNodes
 	from  string // the group's folder
@@ -52,7 +52,7 @@ func (b *copiesBench) moves(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	m := &moved{bench: b, nodes: n, from: n.options(n.nodes[0], 0).Dir, to: filepath.Join(dir, "to")}
+	m := &movedGroup{bench: b, nodes: n, from: n.options(n.nodes[0], 0).Dir, to: filepath.Join(dir, "to")}
 	if m.bytes, err = n.fill(b.opts.MoveBytes); err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (b *copiesBench) moves(ctx context.Context) (err error) {
 }
 
 // measure moves the group with a cold page cache or a warm one.
-func (m *moved) measure(ctx context.Context, cold bool) error {
+func (m *movedGroup) measure(ctx context.Context, cold bool) error {
 	prepare := func() error {
 		if err := os.RemoveAll(m.to); err != nil {
 			return err

@@ -10,10 +10,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// TestDoorsSendOnlyToTheirOwn checks the setup that measures moves over TLS. A door sends a group only to a shard of
+// TestDoorsServeOnlyTheirStore checks the setup that measures moves over TLS. A door sends a group only to a shard of
 // its own store. It sends nothing to a peer that speaks plaintext, or to a peer whose certificate is from another
 // authority. Without this test, a door that speaks plaintext by mistake could be measured as one that speaks TLS.
-func TestDoorsSendOnlyToTheirOwn(t *testing.T) {
+func TestDoorsServeOnlyTheirStore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	n, err := newNodes(ctx, filepath.Join(t.TempDir(), "nodes"), 1, 1, nil)

@@ -88,7 +88,7 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 		}
 		node.hub, node.server = peer.New(opts), newServer(creds)
 		peerv1.RegisterPeerServiceServer(node.server, node.hub)
-		if err := n.start(ctx, node); err != nil {
+		if err := n.startNode(ctx, node); err != nil {
 			return n, err
 		}
 	}
@@ -106,8 +106,8 @@ func newServer(creds credentials.TransportCredentials) *grpc.Server {
 		grpc.WaitForHandlers(true))
 }
 
-// start creates and starts a node's replicas. In every group, a member's Raft ID is the number of its node.
-func (n *benchNodes) start(ctx context.Context, node *benchNode) error {
+// startNode creates and starts a node's replicas. In every group, a member's Raft ID is the number of its node.
+func (n *benchNodes) startNode(ctx context.Context, node *benchNode) error {
 	conf := &raftpb.ConfState{}
 	for i := range n.nodes {
 		conf.Voters = append(conf.Voters, uint64(i+1))

@@ -32,7 +32,7 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	left := slices.Sorted(maps.Keys(s.shards))
 	gone := left[len(left)-1]
 	left = left[:len(left)-1]
-	shares, before, err := b.rested(ctx, s, left)
+	shares, before, err := b.measureIdle(ctx, s, left)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	if err := s.ledBy(ctx, left); err != nil {
 		return err
 	}
-	_, after, err := b.rested(ctx, s, left)
+	_, after, err := b.measureIdle(ctx, s, left)
 	if err != nil {
 		return err
 	}
@@ -58,10 +58,10 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	return nil
 }
 
-// rested waits until all groups are quiescent. Then it measures in each round how much CPU time the shards use, as a
-// percentage of one core. For each round it returns the average over all running shards, and the average over the
+// measureIdle waits until all groups are quiescent. Then it measures in each round how much CPU time the shards use, as
+// a percentage of one core. For each round it returns the average over all running shards, and the average over the
 // shards that the argument named lists.
-func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
+func (b *copiesBench) measureIdle(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
 	// Groups become quiescent half a second after their last activity.
 	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) {
 		return nil, nil, context.Cause(ctx)
@@ -103,7 +103,7 @@ func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
 				return fmt.Errorf("group %s is led by %q", name, g.Leader)
 			}
 		}
-		return s.ended()
+		return s.exitedError()
 	})
 }
 

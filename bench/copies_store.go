@@ -77,7 +77,7 @@ func startStore(ctx context.Context, dir, binary string, shards, copies, groups 
 			return s, err
 		}
 	}
-	if err := s.placed(ctx, meta, shards); err != nil {
+	if err := s.awaitPlacement(ctx, meta, shards); err != nil {
 		return s, err
 	}
 	s.records, err = client.Dial(ctx, client.Config{Addresses: []string{s.gateway.Addr()}, Direct: true,
@@ -102,16 +102,16 @@ func (s *benchStore) start(name string, flags ...string) error {
 	return err
 }
 
-// placed computes the placement once all shards are registered. Then it waits until each group is on the shards that
-// its target names.
-func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int) error {
+// awaitPlacement computes the placement once all shards are registered. Then it waits until each group is on the shards
+// that its target names.
+func (s *benchStore) awaitPlacement(ctx context.Context, meta placement.Meta, shards int) error {
 	err := drive.Eventually(ctx, "groups are placed", func() error {
 		view, err := s.place.View(ctx)
 		if err != nil {
 			return err
 		}
 		if len(view.Shards) < shards {
-			return errors.Join(fmt.Errorf("%d of %d shards are registered", len(view.Shards), shards), s.ended())
+			return errors.Join(fmt.Errorf("%d of %d shards are registered", len(view.Shards), shards), s.exitedError())
 		}
 		if len(view.Targets) == s.groups {
 			return nil
@@ -124,12 +124,12 @@ func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int
 	if err != nil {
 		return err
 	}
-	return s.settled(ctx)
+	return s.awaitSettled(ctx)
 }
 
-// ended returns an error that names the shards that have exited, with their last output. It returns nil if all shards
-// run.
-func (s *benchStore) ended() error {
+// exitedError returns an error that names the shards that have exited, with their last output. It returns nil if all
+// shards run.
+func (s *benchStore) exitedError() error {
 	errs := make([]error, 0, len(s.shards))
 	for _, p := range s.shards {
 		errs = append(errs, p.Err())
@@ -137,8 +137,8 @@ func (s *benchStore) ended() error {
 	return errors.Join(errs...)
 }
 
-// settled waits until each group is on the shards of its target.
-func (s *benchStore) settled(ctx context.Context) error {
+// awaitSettled waits until each group is on the shards of its target.
+func (s *benchStore) awaitSettled(ctx context.Context) error {
 	views, stop := context.WithCancel(ctx)
 	defer stop()
 	end := time.After(5 * time.Minute)
@@ -155,7 +155,7 @@ func (s *benchStore) settled(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := s.ended(); err != nil {
+		if err := s.exitedError(); err != nil {
 			return err
 		}
 	}

@@ -175,7 +175,7 @@ const (
 // the small one. If target is 0, the row has no target. It returns the costs of all sides.
 func (b *loadBench) compareCosts(
 	ctx context.Context, name string, target float64, sides map[string]costFigure,
-) (turns, error) {
+) (turnResults, error) {
 	cells := make([]rounds.Cell, 0, len(sides))
 	for _, side := range slices.Sorted(maps.Keys(sides)) {
 		cells = append(cells, rounds.Cell{Key: side, Run: func(_ context.Context, f *rounds.Figures) error {

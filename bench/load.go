@@ -145,7 +145,7 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 // comparison with fresh memory begins, because a small machine does not have enough memory for both.
 func (b *loadBench) touchedLoads(
 	ctx context.Context, raw *rawFiles, load func(func() *segio.Loader) rounds.Cell,
-) (got turns, err error) {
+) (got turnResults, err error) {
 	memory, release, err := allocate(raw.bufferSize, true)
 	if err != nil {
 		return got, err
@@ -254,7 +254,9 @@ func coldGet(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (
 }
 
 // hotGets measures reads of records that were read before.
-func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (got turns, err error) {
+func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (
+	got turnResults, err error,
+) {
 	loaded, err := d.load(ctx, group.Index, loader)
 	if err != nil {
 		return got, err

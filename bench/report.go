@@ -88,13 +88,13 @@ func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (r
 	return report, nil
 }
 
-// turns holds the results of cells that took turns.
-type turns struct{ *rounds.Set }
+// turnResults holds the results of cells that took turns.
+type turnResults struct{ *rounds.Set }
 
 // takeTurns measures the cells in all rounds.
-func (o *outcome) takeTurns(ctx context.Context, cells ...rounds.Cell) (turns, error) {
+func (o *outcome) takeTurns(ctx context.Context, cells ...rounds.Cell) (turnResults, error) {
 	s := rounds.New()
-	return turns{s}, s.Measure(ctx, cells, rounds.Options{
+	return turnResults{s}, s.Measure(ctx, cells, rounds.Options{
 		Rounds: o.Rounds, Round: func(n int) { o.Say("  round %d of %d", n, o.Rounds) },
 	})
 }
@@ -112,13 +112,13 @@ func perSecond(units float64, run func() error) (float64, error) {
 
 // against creates a row that compares the rates of two cells. A higher rate is better. If target is 0, the row has no
 // target.
-func (t turns) against(name, unit, ours, limit string, target float64) result.Ratio {
+func (t turnResults) against(name, unit, ours, limit string, target float64) result.Ratio {
 	return against(name, unit, t.Rate(ours), t.Rate(limit), target)
 }
 
 // atMost creates a row that compares one metric of two cells. The ratio ours / limit should not exceed the target. If
 // target is 0, the row has no target.
-func (t turns) atMost(name, unit, figure, ours, limit string, target float64) result.Ratio {
+func (t turnResults) atMost(name, unit, figure, ours, limit string, target float64) result.Ratio {
 	return atMost(name, unit, t.Of(ours, figure), t.Of(limit, figure), target)
 }
 

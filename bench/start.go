@@ -178,7 +178,7 @@ func (s *startBench) start(
 		if err != nil {
 			return err
 		}
-		traceMark("sheaf begins " + as + s.traced())
+		traceMark("sheaf begins " + as + s.traceLabel())
 		begin := time.Now()
 		if err := d.replayJournal(); err != nil {
 			return err
@@ -188,7 +188,7 @@ func (s *startBench) start(
 			return err
 		}
 		seconds := time.Since(begin).Seconds()
-		traceMark("sheaf ends " + as + s.traced())
+		traceMark("sheaf ends " + as + s.traceLabel())
 		memoryAfter, readAfter, err := processFigures()
 		stats := loaded.stats()
 		held := float64(stats.StoredBytes)
@@ -212,7 +212,7 @@ func processFigures() (memory, read int64, err error) {
 	return memory << 10, read, err
 }
 
-func (s *startBench) addRows(got turns) {
+func (s *startBench) addRows(got turnResults) {
 	seconds := func(what, ours, limit string, target float64) {
 		s.add(got.atMost(fmt.Sprintf("start %s (%s)", what, s.what), "s/GB", secondsPerGB, ours, limit, target))
 	}

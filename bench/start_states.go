@@ -30,7 +30,7 @@ func (d *dataset) allocateAhead(residency group.Residency) error {
 		return nil
 	}
 	d.allocatedAhead = true
-	names, err := d.actives()
+	names, err := d.activeSegments()
 	if err != nil {
 		return err
 	}
@@ -56,8 +56,8 @@ func (d *dataset) allocateAhead(residency group.Residency) error {
 	return nil
 }
 
-// actives returns the paths of the active segments.
-func (d *dataset) actives() (names []string, err error) {
+// activeSegments returns the paths of the active segments.
+func (d *dataset) activeSegments() (names []string, err error) {
 	for i := range d.groups {
 		m, err := format.ReadManifest(vfs.OS{}, d.groupDir(i))
 		if err != nil {
@@ -143,8 +143,8 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 			if err := s.cold(ctx); err != nil {
 				return 0, err
 			}
-			traceMark("sheaf begins " + name + s.traced())
-			defer traceMark("sheaf ends " + name + s.traced())
+			traceMark("sheaf begins " + name + s.traceLabel())
+			defer traceMark("sheaf ends " + name + s.traceLabel())
 			return perSecond(bytes, run)
 		})
 	}

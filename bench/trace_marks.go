@@ -16,5 +16,5 @@ func traceMark(text string) {
 	_ = f.Close()
 }
 
-// traced returns the words that identify the case in a trace mark.
-func (s *startBench) traced() string { return fmt.Sprintf(", %s %d KB", s.residency, s.size>>10) }
+// traceLabel returns the words that identify the case in a trace mark.
+func (s *startBench) traceLabel() string { return fmt.Sprintf(", %s %d KB", s.residency, s.size>>10) }

@@ -109,7 +109,7 @@ func (b *writePath) withGroups(ctx context.Context, groups int) error {
 			b.cases = append(b.cases, c)
 			cells = append(cells, rounds.Cell{Key: c.key(), Run: func(ctx context.Context, f *rounds.Figures) error {
 				b.Say("  %s, %d B", c.name(), c.size)
-				return b.one(ctx, c, &writeTarget{store: s, shard: shard, profiles: "http://" + profiles + "/debug/pprof/"}, f)
+				return b.measureCase(ctx, c, &writeTarget{store: s, shard: shard, profiles: "http://" + profiles + "/debug/pprof/"}, f)
 			}})
 		}
 	}
@@ -135,8 +135,8 @@ type writeTarget struct {
 	written  atomic.Int64
 }
 
-// one measures a case once. While callers write, it takes a CPU profile and then an execution trace.
-func (b *writePath) one(ctx context.Context, c writeCase, t *writeTarget, f *rounds.Figures) (err error) {
+// measureCase measures a case once. While callers write, it takes a CPU profile and then an execution trace.
+func (b *writePath) measureCase(ctx context.Context, c writeCase, t *writeTarget, f *rounds.Figures) (err error) {
 	writing, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- b.write(writing, c, t) }()
@@ -190,7 +190,7 @@ func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures
 		read := exec.CommandContext(ctx, b.opts.GoTool, "tool", "trace", "-pprof="+kind, name) //nolint:gosec // from a flag
 		stacks, err := read.Output()
 		if err != nil {
-			return fmt.Errorf("%s tool trace -pprof=%s: %w%s", b.opts.GoTool, kind, err, said(err))
+			return fmt.Errorf("%s tool trace -pprof=%s: %w%s", b.opts.GoTool, kind, err, errorOutput(err))
 		}
 		if err := setStages(f, kind, stacks, did); err != nil {
 			return err
@@ -203,8 +203,8 @@ func (b *writePath) waits(ctx context.Context, t *writeTarget, f *rounds.Figures
 // system calls, and for a processor.
 var waitKinds = []string{"sync", "syscall", "sched"}
 
-// said returns the text that a failed program wrote to standard error, for use at the end of an error message.
-func said(err error) string {
+// errorOutput returns the text that a failed program wrote to standard error, for use at the end of an error message.
+func errorOutput(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		return ": " + strings.TrimSpace(string(exit.Stderr))

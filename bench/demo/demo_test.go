@@ -215,7 +215,7 @@ func TestAGroupThatMovesIsCountedOnce(t *testing.T) {
 		{Groups: []*recordv1.Group{{Group: "1", Records: 7, StoredBytes: 90}}},
 		{Groups: []*recordv1.Group{{Group: "2", Records: 2, StoredBytes: 6}}},
 	}}
-	if records, bytes := inGroups(s); records != 12 || bytes != 106 {
+	if records, bytes := groupTotals(s); records != 12 || bytes != 106 {
 		t.Errorf("%d records of %d bytes, want 12 of 106", records, bytes)
 	}
 }
@@ -234,7 +234,7 @@ func TestPoorRatiosAreExplained(t *testing.T) {
 		{"small and warm", 0.02, 0.3, 0.1, "warm", []string{"page cache", "this one is small"}},
 		{"large records", 1, 0.1, 2, "cold", []string{"few or large"}},
 	} {
-		got := poorBecause(c.load, c.besides, c.files, c.state)
+		got := poorReasons(c.load, c.besides, c.files, c.state)
 		if len(got) != len(c.want) {
 			t.Errorf("%s: %q", c.name, got)
 			continue

@@ -84,16 +84,16 @@ type load struct {
 
 // measureLoad collects the measurements of a start. It must run before anything is read from the store.
 func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) load {
-	records, bytes := inGroups(s)
+	records, bytes := groupTotals(s)
 	return load{
 		Status: s, took: took, records: records, heldBytes: bytes - blobBytes,
 		deviceBytes: d.child.procNumber("io", "read_bytes"), memoryBytes: d.child.procNumber("status", "RssAnon") << 10,
 	}
 }
 
-// inGroups returns the total number of records and bytes over all groups. A group that is being moved has two copies.
-// inGroups counts only the copy with more records.
-func inGroups(s dev.Status) (records, bytes int64) {
+// groupTotals returns the total number of records and bytes over all groups. A group that is being moved has two
+// copies. groupTotals counts only the copy with more records.
+func groupTotals(s dev.Status) (records, bytes int64) {
 	groups := map[string]*recordv1.Group{}
 	for _, one := range s.Shards {
 		for _, g := range one.GetGroups() {
@@ -111,8 +111,8 @@ func inGroups(s dev.Status) (records, bytes int64) {
 
 func (l *load) seconds() float64 { return l.Load.ElapsedSeconds }
 
-// besides returns how many seconds of a start were spent on work other than loading.
-func (l *load) besides() float64 { return max(0, l.took.Seconds()-l.seconds()) }
+// otherSeconds returns how many seconds of a start were spent on work other than loading.
+func (l *load) otherSeconds() float64 { return max(0, l.took.Seconds()-l.seconds()) }
 
 func (d *demo) sayLoad(l load, device float64, cold bool) {
 	what := "loaded"
@@ -140,7 +140,7 @@ func (d *demo) sayLoad(l load, device float64, cold bool) {
 	d.say("   %s", words)
 	d.say("   serving all groups %.2f s after exec: %.2f s of that are the load, %.2f s the process, etcd and the "+
 		"registration", l.took.Seconds(),
-		l.seconds(), l.besides())
+		l.seconds(), l.otherSeconds())
 	if !cold {
 		d.say("   (the page cache may not be dropped here: group files are read past it in any case, files below are warm)")
 	}
@@ -212,7 +212,7 @@ func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 		cli.FormatCount(f.read.Load()), cli.FormatBytes(f.bytes.Load()), seconds, state, l.seconds(), seconds/l.seconds(),
 		l.took.Seconds(),
 		seconds/l.took.Seconds())
-	for _, reason := range poorBecause(l.seconds(), l.besides(), seconds, state) {
+	for _, reason := range poorReasons(l.seconds(), l.otherSeconds(), seconds, state) {
 		d.say("  %s", reason)
 	}
 	return nil
@@ -221,9 +221,9 @@ func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 // A ratio below poorRatio gets an explanation.
 const poorRatio = 5
 
-// poorBecause explains a poor ratio. It returns the reasons why this comparison does not show the advantage of group
+// poorReasons explains a poor ratio. It returns the reasons why this comparison does not show the advantage of group
 // files, or nil if the ratio is not poor.
-func poorBecause(load, besides, files float64, state string) (reasons []string) {
+func poorReasons(load, besides, files float64, state string) (reasons []string) {
 	if files/(load+besides) >= poorRatio {
 		return nil
 	}
@@ -318,8 +318,8 @@ func (d *demo) check(ctx context.Context) error {
 	return nil
 }
 
-// checkOne compares a record with its file. It returns false if the file cannot be compared, because it has changed
-// since the import began or may not be read.
+// checkOne compares a record with its file. It returns false if no comparison is possible, because the file has changed
+// since the import began, or because this process is not permitted to read it.
 func (d *demo) checkOne(ctx context.Context, t tree, name string) (bool, error) {
 	want, err := os.ReadFile(filepath.Join(t.dir, filepath.FromSlash(name)))
 	if errors.Is(err, fs.ErrPermission) {

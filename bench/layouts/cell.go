@@ -20,8 +20,8 @@ type cell struct {
 	run     func(ctx context.Context, s *site) error
 }
 
-// of returns a copy of the cell that measures another layout under the same conditions.
-func (c cell) of(layout string, needs need, run func(ctx context.Context, s *site) error) cell {
+// withLayout returns a copy of the cell that measures another layout under the same conditions.
+func (c cell) withLayout(layout string, needs need, run func(ctx context.Context, s *site) error) cell {
 	c.layout, c.needs, c.run = layout, c.fs.cost(needs), run
 	return c
 }

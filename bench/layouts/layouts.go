@@ -137,9 +137,9 @@ func Run(ctx context.Context, opts Options) (report *result.Report, err error) {
 	return report, err
 }
 
-// refused reports whether an error means that a file system has reached one of its limits. Such an error is a result
-// and not a benchmark failure.
-func refused(err error) bool {
+// isLimitError reports whether an error means that a file system has reached one of its limits. Such an error is a
+// result and not a benchmark failure.
+func isLimitError(err error) bool {
 	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMLINK, syscall.EFBIG, syscall.ENAMETOOLONG,
 		syscall.EOPNOTSUPP} {
 		if errors.Is(err, e) {

@@ -38,8 +38,8 @@ var allLayouts = []layout{
 	&composite{},
 	&composite{flags: flagInPlace},
 	&composite{flags: flagBitmap},
-	&ours{residency: group.Resident},
-	&ours{residency: group.Index},
+	&sheafLayout{residency: group.Resident},
+	&sheafLayout{residency: group.Index},
 }
 
 // Every layout returns each record's newest version exactly once, byte for byte.
@@ -90,7 +90,7 @@ func TestFlagsSkipSupersededVersions(t *testing.T) {
 		l     layout
 		given int
 	}{{&composite{}, 200}, {&composite{flags: flagInPlace}, 50}, {&composite{flags: flagBitmap}, 50},
-		{&ours{residency: group.Resident}, 50}} {
+		{&sheafLayout{residency: group.Resident}, 50}} {
 		dir := t.TempDir()
 		must.OK(t, c.l.fill(t.Context(), dir, set, false))
 		var mu sync.Mutex

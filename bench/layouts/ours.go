@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ours is Sheaf's group file: one group, written with the same calls and the same commit as in a shard.
-type ours struct {
+// sheafLayout is the layout of Sheaf: one group, written with the same calls and the same commit as in a shard.
+type sheafLayout struct {
 	residency group.Residency
 	loaded    *group.Log // the group that the last call of read loaded
 }
@@ -38,7 +38,7 @@ const (
 	scanTTL    = time.Hour
 )
 
-func (o *ours) name() string { return oursTitle }
+func (o *sheafLayout) name() string { return oursTitle }
 
 // Writer appends to a group's log. When a call returns, the written entries are durable and applied.
 type Writer struct {
@@ -117,7 +117,7 @@ func puts(set *recordSet, first, last int, entries []format.Entry) []format.Entr
 	return entries
 }
 
-func (o *ours) fill(ctx context.Context, dir string, set *recordSet, syncEach bool) (err error) {
+func (o *sheafLayout) fill(ctx context.Context, dir string, set *recordSet, syncEach bool) (err error) {
 	w, err := createGroup(ctx, dir)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (o *ours) fill(ctx context.Context, dir string, set *recordSet, syncEach bo
 }
 
 // load loads the group in a folder, as a shard does when it starts, and counts its records.
-func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
+func (o *sheafLayout) load(ctx context.Context, dir string) (*group.Log, error) {
 	dir = filepath.Join(dir, groupDir)
 	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
@@ -176,7 +176,7 @@ func (o *ours) load(ctx context.Context, dir string) (*group.Log, error) {
 
 // read loads the group. After that, all records are in memory and have been checked. If visit is not nil, a scan
 // calls it for each record, on one goroutine for each processor.
-func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit visitor) (n int64, err error) {
+func (o *sheafLayout) read(ctx context.Context, dir string, _ *recordSet, _ int, visit visitor) (n int64, err error) {
 	log, err := o.load(ctx, dir)
 	if err != nil {
 		return 0, err
@@ -194,7 +194,7 @@ func (o *ours) read(ctx context.Context, dir string, _ *recordSet, _ int, visit 
 }
 
 // end frees the memory of the last read.
-func (o *ours) end() error {
+func (o *sheafLayout) end() error {
 	log := o.loaded
 	if o.loaded = nil; log == nil {
 		return nil

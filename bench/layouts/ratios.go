@@ -110,7 +110,7 @@ func (r *run) ratios() result.Table {
 	rows := make([]result.Ratio, 0, len(r.cells)/2)
 	for i := range targets {
 		t := &targets[i]
-		for _, c := range r.of(t.table, t.part) {
+		for _, c := range r.cellsIn(t.table, t.part) {
 			if c.layout == oursTitle {
 				rows = r.ratio(rows, t, c)
 			}
@@ -144,7 +144,7 @@ func (r *run) ratio(rows []result.Ratio, t *target, c *cell) []result.Ratio {
 // the best result, and its values by round.
 func (r *run) best(t *target, of *cell) (layout string, rounds []float64) {
 	var keys, layouts []string
-	for _, c := range r.of(of.table, of.part) {
+	for _, c := range r.cellsIn(of.table, of.part) {
 		if c.compared() == of.compared() && t.others(c) {
 			keys, layouts = append(keys, c.String()), append(layouts, c.layout)
 		}
@@ -159,12 +159,12 @@ func (r *run) best(t *target, of *cell) (layout string, rounds []float64) {
 // syncRatios compares the durable commits of Sheaf with files that are synced one by one.
 func (r *run) syncRatios() []result.Ratio {
 	var rows []result.Ratio
-	for _, c := range r.of(1, partSync) {
+	for _, c := range r.cellsIn(1, partSync) {
 		synced := r.set.Of(c.String(), "rate")
 		if c.layout != flatTitle || len(synced) == 0 {
 			continue
 		}
-		for _, o := range r.of(1, partSizes) {
+		for _, o := range r.cellsIn(1, partSizes) {
 			ours := r.set.Of(o.String(), "rate")
 			if o.fs == c.fs && o.x == c.x && o.layout == oursTitle && len(ours) > 0 {
 				rows = append(rows, result.Ratio{

@@ -128,8 +128,8 @@ func (r *run) fileSystemWords(fs *fileSystem) string {
 	return words + "; mounted with " + strings.Join(options, ",")
 }
 
-// of returns the measurements in one part of a table.
-func (r *run) of(table int, part string) []*cell {
+// cellsIn returns the measurements in one part of a table.
+func (r *run) cellsIn(table int, part string) []*cell {
 	var out []*cell
 	for i := range r.cells {
 		if c := &r.cells[i]; c.table == table && c.part == part {
@@ -145,7 +145,7 @@ func (r *run) table(p *part) result.Table {
 	labels := func(fs, variant, layout string) []result.Label {
 		return result.Labels("file system", fs, "records", variant, "layout", layout)
 	}
-	for _, c := range r.of(p.table, p.part) {
+	for _, c := range r.cellsIn(p.table, p.part) {
 		if r.set.Cells[c.String()] != nil {
 			t.Rows = append(t.Rows, r.set.Row(c.String(), labels(c.fs.name, c.variant, c.layout)))
 		}
@@ -187,7 +187,7 @@ func plotName(s string) string {
 // rounds recorded a series of points for the metric, the line shows these points.
 func (r *run) series(p *part, fs *fileSystem, figure string) []result.Series {
 	var out []result.Series
-	for _, c := range r.of(p.table, p.part) {
+	for _, c := range r.cellsIn(p.table, p.part) {
 		if c.fs != fs || r.set.Missing(c.String()) != "" {
 			continue
 		}

@@ -21,15 +21,15 @@ type run struct {
 	opts    Options
 	scale   *scale
 	cells   []cell
-	absent  []absence // file systems that cannot be measured
+	absent  []missingFileSystem // file systems that cannot be measured
 	present []*fileSystem
 	notes   []string
 	place   place
 	set     *rounds.Set
 }
 
-// absence is a file system that cannot be measured, with the reason.
-type absence struct {
+// missingFileSystem is a file system that cannot be measured, with the reason.
+type missingFileSystem struct {
 	fs  string
 	why string
 }
@@ -54,7 +54,8 @@ func (r *run) plan(ctx context.Context) error {
 		r.note("Mounting needs root, and this is user %d: the file system of %s is measured as it is, and no other.",
 			os.Geteuid(), o.Path)
 		for _, name := range o.FileSystems {
-			r.absent = append(r.absent, absence{name, fmt.Sprintf("mounting needs root, this is user %d", os.Geteuid())})
+			r.absent = append(r.absent, missingFileSystem{name,
+				fmt.Sprintf("mounting needs root, this is user %d", os.Geteuid())})
 		}
 	}
 	if o.Path != "" {
@@ -108,7 +109,7 @@ func (r *run) planFileSystems(ctx context.Context) {
 		fs := findFileSystem(name)
 		why, byFuse := fs.missing(ctx)
 		if why != "" {
-			r.absent = append(r.absent, absence{name, why})
+			r.absent = append(r.absent, missingFileSystem{name, why})
 			r.opts.Say("%s is not measured: %s", name, why)
 			continue
 		}
@@ -126,8 +127,8 @@ func (r *run) note(format string, a ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, a...))
 }
 
-// most returns, for each resource, the maximum that any of the measurements needs.
-func (r *run) most() (most need) {
+// maxNeeds returns, for each resource, the maximum that any of the measurements needs.
+func (r *run) maxNeeds() (most need) {
 	for i := range r.cells {
 		n := r.cells[i].needs
 		most.files, most.disk, most.memory = max(most.files, n.files), max(most.disk, n.disk), max(most.memory, n.memory)
@@ -137,7 +138,7 @@ func (r *run) most() (most need) {
 
 // imageBytes returns the size of the image or device that the measurements need.
 func (r *run) imageBytes() int64 {
-	bytes := r.most().disk*5/4 + imageExtra
+	bytes := r.maxNeeds().disk*5/4 + imageExtra
 	for _, fs := range r.present {
 		bytes = max(bytes, fs.bytesMin+imageExtra/4)
 	}
@@ -147,7 +148,7 @@ func (r *run) imageBytes() int64 {
 // estimate prints the expected duration. It returns an error if memory or disk space is insufficient for the
 // measurements.
 func (r *run) estimate() error {
-	most := r.most()
+	most := r.maxNeeds()
 	tables := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.opts.Tables), " ", ","), "[]")
 	what := fmt.Sprintf("table %s at scale %s", tables, r.opts.Scale)
 	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable") // memory available without swapping
@@ -238,7 +239,7 @@ func (r *run) inRounds() []rounds.Cell {
 			Key: c.String(), Part: strconv.Itoa(c.table), Against: c.compared(), Seconds: c.needs.seconds,
 			Run: func(ctx context.Context, f *rounds.Figures) error { return r.measure(ctx, c, f) },
 			Finding: func(err error) bool {
-				found := refused(err) && c.layout != oursTitle || len(c.fs.fuse) > 0
+				found := isLimitError(err) && c.layout != oursTitle || len(c.fs.fuse) > 0
 				if found {
 					r.opts.Say("%s: %v", c, err)
 				}

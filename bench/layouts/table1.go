@@ -30,12 +30,12 @@ const (
 func table1(fs *fileSystem, s *scale) []cell {
 	var cells []cell
 	for _, c := range s.sizes {
-		n := fs.bounded(c.records)
+		n := fs.limitRecords(c.records)
 		base := cell{table: 1, part: partSizes, fs: fs, x: float64(c.size)}
 		base.variant = fmt.Sprintf("%s x %s", countWords(n), sizeWords(c.size))
 		set := func() *recordSet { return newSet(n, n, c.size) }
 		add := func(l layout, needs need, readers ...int) {
-			cells = append(cells, base.of(l.name(), needs, func(ctx context.Context, s *site) error {
+			cells = append(cells, base.withLayout(l.name(), needs, func(ctx context.Context, s *site) error {
 				return fillAndRead(ctx, s, l, set(), readers...)
 			}))
 		}
@@ -44,15 +44,15 @@ func table1(fs *fileSystem, s *scale) []cell {
 		add(&composite{}, needOne(n, c.size), 1)
 		needs := needOne(n, c.size)
 		needs.disk *= 2 // the raw write needs as much space as the records themselves
-		l := &ours{residency: group.Resident}
-		cells = append(cells, base.of(l.name(), needs, func(ctx context.Context, s *site) error {
+		l := &sheafLayout{residency: group.Resident}
+		cells = append(cells, base.withLayout(l.name(), needs, func(ctx context.Context, s *site) error {
 			if err := fillAndRead(ctx, s, l, set(), 1); err != nil {
 				return err
 			}
 			return rawFill(s, int64(n)*int64(c.size))
 		}))
 	}
-	n := fs.bounded(s.syncEach)
+	n := fs.limitRecords(s.syncEach)
 	last := s.sizes[len(s.sizes)-1]
 	for _, c := range s.sizes {
 		if c.size == 20<<10 {
@@ -61,10 +61,12 @@ func table1(fs *fileSystem, s *scale) []cell {
 	}
 	base := cell{table: 1, part: partSync, fs: fs, x: float64(last.size)}
 	base.variant = fmt.Sprintf("%s x %s, a sync each", countWords(n), sizeWords(last.size))
-	for _, l := range []layout{&fileLayout{title: flatTitle, folder: flatFolder}, &ours{residency: group.Resident}} {
-		cells = append(cells, base.of(l.name(), needOf(n, last.size, false), func(ctx context.Context, s *site) error {
-			return fill(ctx, s, l, newSet(n, n, last.size), true)
-		}))
+	for _, l := range []layout{&fileLayout{title: flatTitle, folder: flatFolder},
+		&sheafLayout{residency: group.Resident}} {
+		cells = append(cells, base.withLayout(l.name(), needOf(n, last.size, false),
+			func(ctx context.Context, s *site) error {
+				return fill(ctx, s, l, newSet(n, n, last.size), true)
+			}))
 	}
 	return append(cells, table1Superseded(fs, s)...)
 }
@@ -72,15 +74,15 @@ func table1(fs *fileSystem, s *scale) []cell {
 // table1Superseded returns the measurements with record sets in which some versions are superseded by newer ones.
 func table1Superseded(fs *fileSystem, s *scale) []cell {
 	cells := make([]cell, 0, 4*len(s.superseded))
-	total, size := fs.bounded(s.supersededTotal.records), s.supersededTotal.size
+	total, size := fs.limitRecords(s.supersededTotal.records), s.supersededTotal.size
 	for _, percent := range s.superseded {
 		live := max(1, total*(100-percent)/100)
 		base := cell{table: 1, part: partSuperseded, fs: fs, x: float64(percent)}
 		base.variant = fmt.Sprintf("%s versions of %s, %d %% superseded", countWords(total), sizeWords(size), percent)
 		for _, l := range []layout{
-			&composite{}, &composite{flags: flagInPlace}, &composite{flags: flagBitmap}, &ours{residency: group.Resident},
+			&composite{}, &composite{flags: flagInPlace}, &composite{flags: flagBitmap}, &sheafLayout{residency: group.Resident},
 		} {
-			cells = append(cells, base.of(l.name(), needOne(total, size), func(ctx context.Context, s *site) error {
+			cells = append(cells, base.withLayout(l.name(), needOne(total, size), func(ctx context.Context, s *site) error {
 				return fillAndParse(ctx, s, l, newSet(live, total, size))
 			}))
 		}
@@ -88,8 +90,8 @@ func table1Superseded(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-// bounded limits a number of records to what a file system can handle in reasonable time.
-func (f *fileSystem) bounded(records int) int {
+// limitRecords limits a number of records to what a file system can handle in reasonable time.
+func (f *fileSystem) limitRecords(records int) int {
 	if f.filesMax > 0 && !inKernel(f.driver) {
 		return min(records, f.filesMax)
 	}

@@ -19,12 +19,12 @@ const hashedBytes = 1 << 10 // size of a record in table 2
 func table2(fs *fileSystem, s *scale) []cell {
 	var cells []cell
 	for _, records := range s.hashed {
-		n := fs.bounded(records)
+		n := fs.limitRecords(records)
 		random := min(s.random, n/2)
 		base := cell{table: 2, fs: fs, x: float64(n)}
 		base.variant = fmt.Sprintf("%s of 1 KB, %s at random", countWords(n), countWords(random))
 		add := func(title string, needs need, steps func(dir string, set *recordSet) oneByOne) {
-			cells = append(cells, base.of(title, needs, func(ctx context.Context, s *site) error {
+			cells = append(cells, base.withLayout(title, needs, func(ctx context.Context, s *site) error {
 				set := newSet(n, n, hashedBytes)
 				return randomAccess(ctx, s, steps(s.dir, set), set, random)
 			}))
@@ -155,12 +155,12 @@ type oursOneByOne struct {
 }
 
 func (o *oursOneByOne) create(ctx context.Context) error {
-	return (&ours{}).fill(ctx, o.dir, o.set, false)
+	return (&sheafLayout{}).fill(ctx, o.dir, o.set, false)
 }
 
 func (o *oursOneByOne) start(ctx context.Context) (err error) {
 	if o.log == nil {
-		o.log, err = (&ours{residency: group.Index}).load(ctx, o.dir)
+		o.log, err = (&sheafLayout{residency: group.Index}).load(ctx, o.dir)
 	}
 	return err
 }

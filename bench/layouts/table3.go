@@ -21,12 +21,12 @@ const lifeBytes = 1 << 10 // size of a record in table 3
 // table3 is Wheeler's table. It measures how long it takes to create a file system, to fill it, to iterate over its
 // files, to repair it, and to remove the files.
 func table3(fs *fileSystem, s *scale) []cell {
-	n := fs.bounded(s.lifeRecords)
+	n := fs.limitRecords(s.lifeRecords)
 	folders := max(1, s.lifeFolders*n/s.lifeRecords)
 	files := &fileLayout{title: fmt.Sprintf("%d folders", folders), folder: inTurn(folders)}
 	base := cell{table: 3, fs: fs, variant: fmt.Sprintf("%s of 1 KB", countWords(n))}
 	return []cell{
-		base.of("files in "+files.title, needOf(n, lifeBytes, false), func(ctx context.Context, s *site) error {
+		base.withLayout("files in "+files.title, needOf(n, lifeBytes, false), func(ctx context.Context, s *site) error {
 			return life(ctx, s, files, newSet(n, n, lifeBytes), iterateFiles, func(ctx context.Context) error {
 				if s.check == nil {
 					return nil
@@ -36,8 +36,8 @@ func table3(fs *fileSystem, s *scale) []cell {
 				return err
 			})
 		}),
-		base.of(oursTitle, needOne(n, lifeBytes), func(ctx context.Context, s *site) error {
-			l := &ours{residency: group.Index}
+		base.withLayout(oursTitle, needOne(n, lifeBytes), func(ctx context.Context, s *site) error {
+			l := &sheafLayout{residency: group.Index}
 			return life(ctx, s, l, newSet(n, n, lifeBytes), iterateOurs, func(ctx context.Context) error {
 				return verifyOurs(ctx, s, n)
 			})
@@ -97,7 +97,7 @@ func iterateFiles(ctx context.Context, dir string) (n int64, err error) {
 
 // iterateOurs reads the id and size of each record.
 func iterateOurs(ctx context.Context, dir string) (_ int64, err error) {
-	log, err := (&ours{residency: group.Index}).load(ctx, dir)
+	log, err := (&sheafLayout{residency: group.Index}).load(ctx, dir)
 	if err != nil {
 		return 0, err
 	}

@@ -20,7 +20,7 @@ const (
 
 // table4 is Turner's table. It shows how the time to create one more record depends on the number of existing records.
 func table4(fs *fileSystem, s *scale) []cell {
-	n := fs.bounded(s.latency)
+	n := fs.limitRecords(s.latency)
 	base := cell{table: 4, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), latencyBytes)}
 	cells := make([]cell, 0, 4)
 	for _, l := range []*fileLayout{
@@ -28,23 +28,25 @@ func table4(fs *fileSystem, s *scale) []cell {
 		{title: fmt.Sprintf("%d folders in turn", latencyFolders), folder: inTurn(latencyFolders)},
 		{title: fmt.Sprintf("%d folders striped", latencyFolders), folder: striped(latencyFolders)},
 	} {
-		cells = append(cells, base.of(l.title, needOf(n, latencyBytes, false), func(ctx context.Context, s *site) error {
-			set, known := newSet(n, n, latencyBytes), folders{s.dir: {}}
-			return latencies(ctx, s, n, 1, func(i, _ int) error { return l.create(s.dir, set, i, known, false) })
-		}))
+		cells = append(cells, base.withLayout(l.title, needOf(n, latencyBytes, false),
+			func(ctx context.Context, s *site) error {
+				set, known := newSet(n, n, latencyBytes), folders{s.dir: {}}
+				return latencies(ctx, s, n, 1, func(i, _ int) error { return l.create(s.dir, set, i, known, false) })
+			}))
 	}
-	return append(cells, base.of(oursTitle, needOne(n, latencyBytes), func(ctx context.Context, s *site) (err error) {
-		set := newSet(n, n, latencyBytes)
-		w, err := createGroup(ctx, s.dir)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, w.log.Close(false)) }()
-		entries := make([]format.Entry, 0, latencyCallers)
-		return latencies(ctx, s, n, latencyCallers, func(first, last int) error {
-			return w.Commit(puts(set, first, last, entries))
-		})
-	}))
+	return append(cells, base.withLayout(oursTitle, needOne(n, latencyBytes),
+		func(ctx context.Context, s *site) (err error) {
+			set := newSet(n, n, latencyBytes)
+			w, err := createGroup(ctx, s.dir)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, w.log.Close(false)) }()
+			entries := make([]format.Entry, 0, latencyCallers)
+			return latencies(ctx, s, n, latencyCallers, func(first, last int) error {
+				return w.Commit(puts(set, first, last, entries))
+			})
+		}))
 }
 
 // latencies creates n records, atOnce of them with each call of create. For each window of up to a thousand records it

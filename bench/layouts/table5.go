@@ -23,11 +23,11 @@ const (
 
 // table5 is the table that compares deep directories with flat ones.
 func table5(fs *fileSystem, s *scale) []cell {
-	n := fs.bounded(s.deep)
+	n := fs.limitRecords(s.deep)
 	base := cell{table: 5, part: partDeep, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), deepBytes)}
 	var cells []cell
 	add := func(l layout, needs need) {
-		cells = append(cells, base.of(l.name(), needs, func(ctx context.Context, s *site) error {
+		cells = append(cells, base.withLayout(l.name(), needs, func(ctx context.Context, s *site) error {
 			return fillAndRead(ctx, s, l, newSet(n, n, deepBytes), 1)
 		}))
 	}
@@ -45,7 +45,7 @@ func table5(fs *fileSystem, s *scale) []cell {
 	two.disk += int64(two.files-n) * blockBytes
 	add(&fileLayout{title: "two-level tree of 256 x 256", folder: tree(2, 2)}, two)
 	add(&fileLayout{title: "two-level tree of 256 x 256, folders made before", folder: tree(2, 2), made: true}, two)
-	add(&ours{residency: group.Resident}, needOne(n, deepBytes))
+	add(&sheafLayout{residency: group.Resident}, needOne(n, deepBytes))
 	if s.limitShow && fs.name == "ext4" {
 		cells = append(cells, limitCells()...)
 	}
@@ -71,11 +71,11 @@ func limitCells() []cell {
 	base.variant = fmt.Sprintf("until it is full, at most %s, names of %d B", countWords(limitRecords), limitNameBytes)
 	needs := needOf(limitRecords, 0, false)
 	return []cell{
-		base.of(flatTitle, needs, fillFolder),
-		base.of(oursTitle, needs, func(ctx context.Context, s *site) error {
+		base.withLayout(flatTitle, needs, fillFolder),
+		base.withLayout(oursTitle, needs, func(ctx context.Context, s *site) error {
 			// The data of a record is as long as a file name in the other layout.
 			set := newSet(limitRecords, limitRecords, limitNameBytes)
-			l := &ours{residency: group.Index}
+			l := &sheafLayout{residency: group.Index}
 			if err := l.fill(ctx, s.dir, set, false); err != nil {
 				return err
 			}

@@ -302,9 +302,9 @@ func (b *bench) allNetwork(ctx context.Context, r *result.Report) (ratios []resu
 	return ratios, nil
 }
 
-// checkSpace returns an error if disk space or memory are insufficient for the run. A store needs at most four times
-// the size of its data while it compacts. A 1 KiB file needs 4 KiB and an inode. Memory must hold the data twice if a
-// peer maps its files.
+// checkSpace returns an error if the disk or the memory is too small for the run. While a store compacts, it needs up
+// to four times the size of its data. A store of one file per record needs 4 KiB and an inode for a record of 1 KiB. If
+// a peer maps its files into memory, the memory must hold the data twice.
 func (b *bench) checkSpace() error {
 	var disk, memory int64
 	for _, s := range b.opts.sizes {

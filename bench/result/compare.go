@@ -133,8 +133,8 @@ func (c *Comparison) worse() (n int) {
 	return n
 }
 
-// of returns a table cell's change, or nil if there is none.
-func (c *Comparison) of(t *Table, row *Row, column string) *Change {
+// change returns a table cell's change, or nil if there is none.
+func (c *Comparison) change(t *Table, row *Row, column string) *Change {
 	if c == nil {
 		return nil
 	}

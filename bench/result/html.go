@@ -123,7 +123,7 @@ func (t *Table) cell(row *Row, col *Column, c *Comparison) cellView {
 	case keyRatio:
 		cell.Class += " ratio"
 	}
-	if ch := c.of(t, row, col.Key); ch != nil {
+	if ch := c.change(t, row, col.Key); ch != nil {
 		cell.Change = ch.Words()
 		cell.Class += map[bool]string{true: " worse", false: " better"}[ch.Worse]
 	}

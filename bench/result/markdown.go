@@ -134,7 +134,7 @@ func (t *Table) markdownCell(row *Row, col *Column, c *Comparison) string {
 	if col.Key == keyRatio || v.Text == Missed {
 		s = "**" + s + "**"
 	}
-	if ch := c.of(t, row, col.Key); ch != nil {
+	if ch := c.change(t, row, col.Key); ch != nil {
 		s += " (" + ch.Words() + ")"
 	}
 	return s

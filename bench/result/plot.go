@@ -55,12 +55,12 @@ var (
 	seriesStep  = 8    // number of colours for series; further series repeat them
 )
 
-// advance is the approximate width of a letter as a fraction of the font size. Most letters are a little narrower,
+// letterWidth is the approximate width of a letter as a fraction of the font size. Most letters are a little narrower,
 // which leaves room for browsers with wider fonts.
-const advance = 0.56
+const letterWidth = 0.56
 
 func widthOf(s string, size float64) float64 {
-	return float64(utf8.RuneCountInString(s)) * size * advance
+	return float64(utf8.RuneCountInString(s)) * size * letterWidth
 }
 
 // layout holds the positions of a plot's parts.

@@ -341,7 +341,7 @@ func TestMachineIsKnown(t *testing.T) {
 	}
 }
 
-// If SHEAF_SAMPLE names a folder, the test writes the sample report there, so that a person can look at it.
+// If SHEAF_SAMPLE names a folder, the test writes the sample report there, so that it can be looked at.
 func TestWriteSample(t *testing.T) {
 	dir := os.Getenv("SHEAF_SAMPLE")
 	if dir == "" {

@@ -169,7 +169,7 @@ func (m *measuring) measure(ctx context.Context, c *Cell, round int) error {
 		return err
 	}
 	if m.Missing(c.Key) == "" {
-		m.tell(Progress{Key: c.Key, Round: round})
+		m.report(Progress{Key: c.Key, Round: round})
 		begin, f := time.Now(), NewFigures()
 		err := c.Run(ctx, f)
 		switch {
@@ -184,7 +184,7 @@ func (m *measuring) measure(ctx context.Context, c *Cell, round int) error {
 			return err
 		}
 		ended := Progress{Key: c.Key, Ended: true, Round: round, Took: time.Since(begin), Figures: f.Words(m.opts.Columns)}
-		defer func() { m.tell(ended) }()
+		defer func() { m.report(ended) }()
 	}
 	m.keep(c.Key).Rounds++
 	m.work.Done++
@@ -193,8 +193,8 @@ func (m *measuring) measure(ctx context.Context, c *Cell, round int) error {
 	return m.save()
 }
 
-// tell passes the progress to Options.Each.
-func (m *measuring) tell(p Progress) {
+// report passes the progress to Options.Each.
+func (m *measuring) report(p Progress) {
 	if m.opts.Each == nil {
 		return
 	}

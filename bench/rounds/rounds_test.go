@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// counting creates cells named "a1", "a2", "b1" and so on. Cells with the same letter are compared. A cell's result is
-// the number of times that it was measured.
-func counting(order *[]string, keys ...string) []Cell {
+// countingCells creates cells named "a1", "a2", "b1" and so on. Cells with the same letter are compared. A cell's
+// result is the number of times that it was measured.
+func countingCells(order *[]string, keys ...string) []Cell {
 	var cells []Cell
 	for _, key := range keys {
 		n := 0.0
@@ -35,7 +35,7 @@ func counting(order *[]string, keys ...string) []Cell {
 // cells, and a part ends before the next part begins.
 func TestTurns(t *testing.T) {
 	var order []string
-	cells := counting(&order, "a1", "a2", "a3", "b1", "b2", "c1")
+	cells := countingCells(&order, "a1", "a2", "a3", "b1", "b2", "c1")
 	cells[5].Part = "last"
 	var ended []int
 	must.OK(t, New().Measure(t.Context(), cells, Options{Rounds: 2, Round: func(n int) { ended = append(ended, n) }}))
@@ -57,7 +57,7 @@ func TestInterruptAndResume(t *testing.T) {
 	s, err := open("quick", true) // nothing is stored yet, so there is nothing to resume
 	must.OK(t, err)
 	var order []string
-	cells := counting(&order, "a1", "a2", "b1", "b2")
+	cells := countingCells(&order, "a1", "a2", "b1", "b2")
 	stop := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var half Progress
@@ -114,7 +114,7 @@ func TestFindings(t *testing.T) {
 	s := New()
 	s.Miss("gone", "it is not there")
 	var order, ended []string
-	cells := append(counting(&order, "gone", "here"), fails)
+	cells := append(countingCells(&order, "gone", "here"), fails)
 	must.OK(t, s.Measure(t.Context(), cells, Options{Rounds: 3, Each: func(p Progress) {
 		if p.Ended {
 			ended = append(ended, fmt.Sprint(p.Key, p.Round, p.Figures))

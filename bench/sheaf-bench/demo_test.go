@@ -50,14 +50,14 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 		Has(t, "ARGS=")
 }
 
-// changing is a writer that collects the demo's output. It calls change when the output reaches step 3, which follows
+// stepWriter is a writer that collects the demo's output. It calls change when the output reaches step 3, which follows
 // the import.
-type changing struct {
+type stepWriter struct {
 	bytes.Buffer
 	change func()
 }
 
-func (c *changing) Write(p []byte) (int, error) {
+func (c *stepWriter) Write(p []byte) (int, error) {
 	if bytes.HasPrefix(p, []byte("3. Kill")) {
 		c.change()
 	}
@@ -75,7 +75,7 @@ func TestRunDemoComparesWhatItImported(t *testing.T) {
 	for n := range 500 {
 		must.OK(t, os.WriteFile(name(n), []byte(strconv.Itoa(n)), 0o644))
 	}
-	said := &changing{change: func() {
+	said := &stepWriter{change: func() {
 		// File 0 belongs to the sample, which contains every 97th file.
 		must.OK(t, os.WriteFile(name(0), []byte("changed"), 0o644))
 		must.OK(t, os.Remove(name(97)))

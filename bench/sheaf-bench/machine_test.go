@@ -44,9 +44,9 @@ var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--record
 
 // The benchmarks run to their end with tiny datasets. The results mean nothing, so the test does not check them.
 func TestBenchmarksRun(t *testing.T) {
-	runs(t, 10, 5, "rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64")
+	checkRun(t, 10, 5, "rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64")
 	for _, part := range []string{"load", "index", "put", "group"} {
-		runs(t, 1, 0, append(smallLoad, "--only", part)...)
+		checkRun(t, 1, 0, append(smallLoad, "--only", part)...)
 	}
 	measure(t, "rpc", "--compare", filepath.Join(t.TempDir(), "none")).Want(t, 1)
 	for _, args := range [][]string{{"rpc", "--rounds", "1"}, {"rpc", "--sizes", "0"}, {"load", "--only", "nonsense"},
@@ -59,12 +59,12 @@ func TestBenchmarksRun(t *testing.T) {
 // page cache.
 func TestTheLoadBenchmarkRunsWhole(t *testing.T) {
 	soaktest.Only(t, "proc", "its starts drop the page cache of the whole machine")
-	runs(t, 10, 5, smallLoad...)
+	checkRun(t, 10, 5, smallLoad...)
 }
 
-// runs runs a benchmark. It checks that the benchmark writes a page with at least the given numbers of rows and of
+// checkRun runs a benchmark. It checks that the benchmark writes a page with at least the given numbers of rows and of
 // targets, and that no files are left behind.
-func runs(t *testing.T, rows, targets int, args ...string) {
+func checkRun(t *testing.T, rows, targets int, args ...string) {
 	t.Helper()
 	var r benchReport
 	tmp, folder := t.TempDir(), filepath.Join(t.TempDir(), "out")

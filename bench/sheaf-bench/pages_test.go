@@ -10,7 +10,7 @@ import (
 )
 
 // Every subcommand and every flag that the documentation mentions must exist, because readers type them.
-func TestCommandsOfPagesAreTaken(t *testing.T) {
+func TestCommandsOfPagesAreAccepted(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf-bench", 10, func() *cobra.Command {
 		return (&program{Program: cli.Program{Out: &cli.Output{}}}).root()
 	})
