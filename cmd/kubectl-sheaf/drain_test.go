@@ -44,7 +44,7 @@ func operate(ctx context.Context, t *testing.T, c client.Client, namespace, name
 func drainedPool(t *testing.T, namespace string) (*app, func() string, *v1alpha1.ShardPool) {
 	t.Helper()
 	a, out := newTestApp(t, namespace)
-	pool := well().Pools[0].DeepCopy()
+	pool := healthyStore().Pools[0].DeepCopy()
 	create(t, a.objects, namespace, pool)
 	return a, func() string { defer out.Reset(); return out.String() }, pool
 }
@@ -154,7 +154,7 @@ func TestDrainStopsWaiting(t *testing.T) {
 // If a pool has more shards than its status lists, the command reads the Shard objects.
 func TestDrainAShardThatThePoolDoesNotList(t *testing.T) {
 	a, out := newTestApp(t, "drain-many")
-	pool := well().Pools[0].DeepCopy()
+	pool := healthyStore().Pools[0].DeepCopy()
 	pool.Spec.Shards, pool.Status.Shards, pool.Status.ShardStatuses = new(int32(40)), 40, nil
 	for n := range int32(v1alpha1.ShardStatusesMax) {
 		pool.Status.ShardStatuses = append(pool.Status.ShardStatuses, v1alpha1.ShardStatus{

@@ -10,7 +10,7 @@ import (
 )
 
 // The plugin accepts every subcommand and flag that the documentation mentions, because readers type them.
-func TestCommandsOfPagesAreTaken(t *testing.T) {
+func TestCommandsOfPagesAreAccepted(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "kubectl sheaf", 12, func() *cobra.Command {
 		return newApp(io.Discard, io.Discard).command()
 	})

@@ -84,9 +84,9 @@ func TestReportGoesOnWithoutASource(t *testing.T) {
 	}
 }
 
-// observed returns the plugin with a simulated API server, which has one store, one pod and one claim. The API server
-// calls the function see before each read. If see returns an error, the API server responds with this error.
-func observed(t *testing.T, see func(ctx context.Context, what any) error) *app {
+// observedApp returns the plugin with a simulated API server, which has one store, one pod and one claim. The API
+// server calls the function see before each read. If see returns an error, the API server responds with this error.
+func observedApp(t *testing.T, see func(ctx context.Context, what any) error) *app {
 	t.Helper()
 	o, _ := kubefindingtest.Well()
 	scheme := runtime.NewScheme()
@@ -117,7 +117,7 @@ func observed(t *testing.T, see func(ctx context.Context, what any) error) *app 
 // If the request for a list gets no response, the report waits only until the time limit, says so, and still contains
 // the other lists.
 func TestEachListHasATimeLimit(t *testing.T) {
-	a := observed(t, func(ctx context.Context, what any) error {
+	a := observedApp(t, func(ctx context.Context, what any) error {
 		if _, limited := ctx.Deadline(); !limited {
 			t.Errorf("%T has no time limit", what)
 		}
@@ -142,9 +142,9 @@ func TestEachListHasATimeLimit(t *testing.T) {
 }
 
 // A time limit of 0 means that there is no limit, as in the other commands.
-func TestZeroIsNoTimeLimit(t *testing.T) {
+func TestZeroMeansNoTimeLimit(t *testing.T) {
 	reads := 0
-	a := observed(t, func(ctx context.Context, what any) error {
+	a := observedApp(t, func(ctx context.Context, what any) error {
 		if reads++; ctx.Err() != nil {
 			t.Errorf("%T: %v", what, ctx.Err())
 		}

@@ -44,7 +44,7 @@ const secret = "hunter2hunter2"
 
 func TestReport(t *testing.T) {
 	a, out := newTestApp(t, "report")
-	want := well()
+	want := healthyStore()
 	store := want.Store.DeepCopy()
 	store.Annotations = map[string]string{
 		"kubectl.kubernetes.io/last-applied-configuration": `{"password":"` + secret + `"}`, "example.org/api-token": secret,

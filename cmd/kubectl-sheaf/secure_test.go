@@ -25,7 +25,7 @@ import (
 
 // The plugin's calls have an administrator's rights. Therefore it connects only to gateways of the store, and not to
 // other processes that also have a certificate of the store.
-func TestThePluginSpeaksOnlyToGatewaysOfTheStore(t *testing.T) {
+func TestPluginConnectsOnlyToGateways(t *testing.T) {
 	a, _ := newTestApp(t, "secure")
 	of := identity.Store{Domain: "cluster.local", Namespace: "secure", UID: uuid.New()}
 	own, callers := newAuthority(t), newAuthority(t)

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// well returns a healthy store, including its gateway's report.
-func well() *snapshot {
+// healthyStore returns a healthy store, including its gateway's report.
+func healthyStore() *snapshot {
 	objects, volumes := kubefindingtest.Well()
 	s := &snapshot{Objects: objects, Volumes: volumes}
 	for n, shard := range s.Pools[0].Status.ShardStatuses {
@@ -33,10 +33,10 @@ func well() *snapshot {
 	return s
 }
 
-// trouble returns the same store with several problems: a node is down, a member of etcd has ended, a disk is lost, and
-// a pool is being drained.
-func trouble() *snapshot {
-	s := well()
+// troubledStore returns the same store with several problems: a node is down, a member of etcd has ended, a disk is
+// lost, and a pool is being drained.
+func troubledStore() *snapshot {
+	s := healthyStore()
 	o := &s.Objects
 	down := &o.Pools[0].Status.ShardStatuses[1]
 	down.State, down.Message = v1alpha1.ShardNodeDown,
@@ -90,9 +90,9 @@ func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, r
 // The screens are tested at two usual widths of a terminal. Only commands may be wider than the screen, because they
 // must stay on one line to be copied.
 func TestScreens(t *testing.T) {
-	silent := well()
+	silent := healthyStore()
 	silent.Live = live{Err: errors.New("none of the 2 gateways of store quotes is ready")}
-	for name, s := range map[string]*snapshot{"well": well(), "trouble": trouble(), "silent": silent} {
+	for name, s := range map[string]*snapshot{"well": healthyStore(), "trouble": troubledStore(), "silent": silent} {
 		for file, width := range map[string]int{"-80.txt": 80, "-140.txt": 140} {
 			got := s.show(width, finding.Find(s.Objects))
 			golden(t, name+file, got)
@@ -111,7 +111,7 @@ func TestScreens(t *testing.T) {
 // If a shard needs more memory than its limit, the screen shows the needed memory, and not the part that fits into
 // the limit.
 func TestMemoryAboveLimitShowsNeededMemory(t *testing.T) {
-	s := well()
+	s := healthyStore()
 	small := &s.Pools[0].Status.ShardStatuses[1]
 	small.State, small.MemoryNeedBytes = v1alpha1.ShardMemoryTooSmall, 9<<30
 	if got := s.show(140, nil); !strings.Contains(got, "9.0 GiB of 6.0 GiB") {
@@ -122,7 +122,7 @@ func TestMemoryAboveLimitShowsNeededMemory(t *testing.T) {
 // The same objects, read from an API server, produce the same screen.
 func TestStatusFromAnAPIServer(t *testing.T) {
 	a, out := newTestApp(t, "status")
-	want := well()
+	want := healthyStore()
 	o := want.Objects
 	create(t, a.objects, "status", o.Store.DeepCopy())
 	for i := range o.Pools {

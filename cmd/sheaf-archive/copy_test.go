@@ -26,7 +26,7 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 	stop := archiveWith(t, s, url)
 	// The history of a group is readable only from the group's first copy on, so wait for the first copy of each group.
 	s.await(nil, func() bool {
-		code, out, _ := of(t, "list", url)
+		code, out, _ := runArchive(t, "list", url)
 		return code == 0 && strings.Count(out, "quotes") == 3
 	})
 	for id := 10; id < 30; id++ {
@@ -48,7 +48,7 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 	}
 	for _, id := range strings.Fields(lines) {
 		s.await(nil, func() bool {
-			code, _, _ := of(t, "cat", url, id, "--at", then)
+			code, _, _ := runArchive(t, "cat", url, id, "--at", then)
 			return code != 1 // exit code 1 means that the archive does not cover this time yet
 		})
 	}
@@ -67,7 +67,7 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 	}
 
 	copied := func(args ...string) (int, string, string) {
-		return of(t, append([]string{"copy", url, "--ids", ids, "--at", then, "--server", s.server, "--quiet", "--ca",
+		return runArchive(t, append([]string{"copy", url, "--ids", ids, "--at", then, "--server", s.server, "--quiet", "--ca",
 			filepath.Join(admin, "ca.crt"), "--cert", filepath.Join(admin, "tls.crt"), "--key",
 			filepath.Join(admin, "tls.key")}, args...)...)
 	}
@@ -107,7 +107,7 @@ func TestWrongArgumentsOfCopy(t *testing.T) {
 		{[]string{"--at", "2026-11-01T12:00:30Z", "--group", "alpha", "--server", "gateway"}, 2, "HOST:PORT"},
 		{[]string{"--at", "2026-11-01T12:00:30Z", "--group", "alpha", "--server", "127.0.0.1:1"}, 1, "127.0.0.1:1"},
 	} {
-		if code, _, errs := of(t, append([]string{"copy", url}, c.args...)...); code != c.code ||
+		if code, _, errs := runArchive(t, append([]string{"copy", url}, c.args...)...); code != c.code ||
 			!strings.Contains(errs, c.says) {
 			t.Errorf("%q: %d, %q", c.args, code, errs)
 		}

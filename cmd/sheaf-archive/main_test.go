@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// of runs a command line of sheaf-archive. It returns the exit code and the output.
-func of(t *testing.T, args ...string) (code int, out, errs string) {
+// runArchive runs a command line of sheaf-archive. It returns the exit code and the output.
+func runArchive(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e strings.Builder
 	code = run(t.Context(), &o, &e, args)
@@ -23,10 +23,11 @@ func of(t *testing.T, args ...string) (code int, out, errs string) {
 func TestProbeOfAFolder(t *testing.T) {
 	dir := t.TempDir()
 	url := "file://" + filepath.Join(dir, "archive")
-	if code, out, errs := of(t, "probe", url); code != 0 || out != "the bucket can keep an archive\n" || errs != "" {
+	if code, out, errs := runArchive(t, "probe", url); code != 0 || out != "the bucket can keep an archive\n" ||
+		errs != "" {
 		t.Errorf("%d, %q, %q", code, out, errs)
 	}
-	if code, out, _ := of(t, "probe", url, "-o", "json"); code != 0 || !strings.Contains(out, `"deletable": true`) {
+	if code, out, _ := runArchive(t, "probe", url, "-o", "json"); code != 0 || !strings.Contains(out, `"deletable": true`) {
 		t.Errorf("%d, %q", code, out)
 	}
 	if left, err := os.ReadDir(filepath.Join(dir, "archive", "probe")); err != nil || len(left) > 0 {
@@ -80,7 +81,7 @@ func TestCommandsReadAnArchive(t *testing.T) {
 		{[]string{"cat", url, "-99", "--group", "beta"}, 3, "no such record"},
 		{[]string{"list", url, "--store", "11111111-2222-4333-8444-000000000000"}, 3, "the URL has no archive"},
 	} {
-		code, out, errs := of(t, c.args...)
+		code, out, errs := runArchive(t, c.args...)
 		if code != c.code || !strings.Contains(out+errs, c.says) {
 			t.Errorf("%q: %d, %q, %q", c.args, code, out, errs)
 		}
@@ -96,7 +97,7 @@ func TestCommandsReadAnArchive(t *testing.T) {
 	if err := os.WriteFile(log, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := of(t, "verify", url); code != 1 || !strings.Contains(errs, "problem") {
+	if code, _, errs := runArchive(t, "verify", url); code != 1 || !strings.Contains(errs, "problem") {
 		t.Errorf("verify of a harmed archive: %d, %q", code, errs)
 	}
 }
@@ -113,15 +114,15 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"probe", "x", "--timeout", "-1s"}, 2, "must not be negative"},
 		{[]string{"prob"}, 2, "unknown command"},
 	} {
-		if code, _, errs := of(t, c.args...); code != c.code || !strings.HasPrefix(errs, "sheaf-archive: ") ||
+		if code, _, errs := runArchive(t, c.args...); code != c.code || !strings.HasPrefix(errs, "sheaf-archive: ") ||
 			!strings.Contains(errs, c.says) || strings.Contains(errs, "secret") {
 			t.Errorf("%q: %d, %q", c.args, code, errs)
 		}
 	}
-	if code, out, _ := of(t, "--version"); code != 0 || !strings.Contains(out, "sheaf-archive version unknown") {
+	if code, out, _ := runArchive(t, "--version"); code != 0 || !strings.Contains(out, "sheaf-archive version unknown") {
 		t.Errorf("%d, %q", code, out)
 	}
-	if code, out, _ := of(t, "version"); code != 0 || !strings.HasPrefix(out, "sheaf-archive unknown (go") {
+	if code, out, _ := runArchive(t, "version"); code != 0 || !strings.HasPrefix(out, "sheaf-archive unknown (go") {
 		t.Errorf("%d, %q", code, out)
 	}
 }

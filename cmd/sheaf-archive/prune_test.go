@@ -25,7 +25,7 @@ func TestPointsAndPruningOfAFolder(t *testing.T) {
 		{[]string{"point", "delete", url, "before-1.2"}, 0, "not kept any more"},
 		{[]string{"point", "delete", url, "none"}, 3, "no point"},
 	} {
-		if code, out, errs := of(t, c.args...); code != c.code || !strings.Contains(out+errs, c.says) {
+		if code, out, errs := runArchive(t, c.args...); code != c.code || !strings.Contains(out+errs, c.says) {
 			t.Errorf("%q: %d, %q, %q", c.args, code, out, errs)
 		}
 	}

@@ -116,7 +116,7 @@ func TestAStoreIsArchived(t *testing.T) {
 	has := func(id, data string) {
 		t.Helper()
 		s.await(nil, func() bool {
-			code, out, _ := of(t, "cat", url, id)
+			code, out, _ := runArchive(t, "cat", url, id)
 			return data != "" && code == 0 && out == data || data == "" && code == 3
 		})
 	}
@@ -141,10 +141,10 @@ func TestAStoreIsArchived(t *testing.T) {
 	if code, errs := stop(); code != 0 {
 		t.Errorf("stopped: %d, %s", code, errs)
 	}
-	if code, out, errs := of(t, "verify", url); code != 0 {
+	if code, out, errs := runArchive(t, "verify", url); code != 0 {
 		t.Errorf("verify: %d, %s%s", code, out, errs)
 	}
-	if code, out, _ := of(t, "list", url); code != 0 || !strings.Contains(out, "quotes") {
+	if code, out, _ := runArchive(t, "list", url); code != 0 || !strings.Contains(out, "quotes") {
 		t.Errorf("list: %d, %s", code, out)
 	}
 }
@@ -161,7 +161,7 @@ func TestWrongArgumentsOfRun(t *testing.T) {
 		"no bucket": {[]string{"run"}, "0 arguments given"},
 		"no format": {[]string{"run", folder, "--log-format", "xml"}, "text or json"},
 	} {
-		if code, _, errs := of(t, c.args...); code != 2 || !strings.Contains(errs, c.want) {
+		if code, _, errs := runArchive(t, c.args...); code != 2 || !strings.Contains(errs, c.want) {
 			t.Errorf("%s: %d, %s", name, code, errs)
 		}
 	}

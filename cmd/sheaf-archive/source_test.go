@@ -45,14 +45,14 @@ func TestADryRunNamesTheGroups(t *testing.T) {
 		{[]string{"--tls-dir", filepath.Join(t.TempDir(), "none")}, 2, []string{"--tls-dir"}},
 		{[]string{"--store", newStore}, 3, []string{"no archive"}},
 	} {
-		code, out, errs := of(t, append([]string{"source", url, "--into", newStore, "--dry-run"}, c.args...)...)
+		code, out, errs := runArchive(t, append([]string{"source", url, "--into", newStore, "--dry-run"}, c.args...)...)
 		for _, says := range c.says {
 			if code != c.code || !strings.Contains(out+errs, says) {
 				t.Errorf("%q: %d, %q, %q; must say %q", c.args, code, out, errs, says)
 			}
 		}
 	}
-	if code, _, errs := of(t, "source", url, "--into", newStore, "--listen", "nowhere"); code != 2 ||
+	if code, _, errs := runArchive(t, "source", url, "--into", newStore, "--listen", "nowhere"); code != 2 ||
 		!strings.Contains(errs, "--listen") {
 		t.Errorf("%d, %s", code, errs)
 	}

@@ -11,7 +11,7 @@ import (
 
 // The operator must accept every command line of the operator in the documentation. At present there is none, because
 // the chart sets the flags.
-func TestCommandsOfPagesAreTaken(t *testing.T) {
+func TestCommandsOfPagesAreAccepted(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf-operator", 0, func() *cobra.Command {
 		return command(func(context.Context, options) error { return nil })
 	})

@@ -109,14 +109,14 @@ func TestEachPortIsInTheTable(t *testing.T) {
 			_ = secured.Close() // an unused connection
 			t.Errorf("%s answers by TLS", row.At)
 		}
-		holdsLittle(t, ports[row.At], at, addresses[metricsFlag])
+		checkConnectionLimit(t, ports[row.At], at, addresses[metricsFlag])
 	}
 }
 
-// holdsLittle opens more connections than a socket may hold. The next caller has to be served, and the metrics have
-// to report that the oldest connections were closed. On a busy machine, some connections may time out first, because
-// they send no request. holdsLittle then opens more.
-func holdsLittle(t *testing.T, port, address, metrics string) {
+// checkConnectionLimit opens more connections than a socket may hold. The next caller has to be served, and the metrics
+// have to report that the oldest connections were closed. On a busy machine, some connections may time out first,
+// because they send no request. checkConnectionLimit then opens more.
+func checkConnectionLimit(t *testing.T, port, address, metrics string) {
 	t.Helper()
 	const most = 256
 	for range 10 {

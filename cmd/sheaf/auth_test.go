@@ -15,7 +15,7 @@ import (
 )
 
 // The commands `sheaf auth whoami` and `sheaf auth can-i` show the caller's name and rights.
-func TestWhoAmIAtTheTerminal(t *testing.T) {
+func TestWhoAmICommands(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")
 	of := func(name string) string { return filepath.Join(dir, "tls/admin", name) }

@@ -19,7 +19,7 @@ import (
 
 // Servers refuse compressed messages, no matter which encodings the libraries in this program have registered,
 // because a small compressed message could expand into a large amount of memory.
-func TestCompressedMessagesAreNotTaken(t *testing.T) {
+func TestCompressedMessagesAreRefused(t *testing.T) {
 	// A gRPC client sends the names of the encodings that its program has registered.
 	named := make(chan []string, 1)
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {

@@ -191,8 +191,8 @@ func (s *copiesStore) load(direct ...bool) *copiesLoad {
 	return l
 }
 
-// more waits until n more calls have succeeded. It fails the test if any call has failed.
-func (l *copiesLoad) more(n int64) {
+// awaitMore waits until n more calls have succeeded. It fails the test if any call has failed.
+func (l *copiesLoad) awaitMore(n int64) {
 	l.t.Helper()
 	for until := l.calls.Load() + n; ; time.Sleep(time.Millisecond) {
 		if err := l.failed.Load(); err != nil {
@@ -260,16 +260,16 @@ func TestCopiesSurviveKills(t *testing.T) {
 	s.waitReady()
 	l := s.load(false, true, false, true, false, true)
 	for i := range 60 {
-		l.more(300)
+		l.awaitMore(300)
 		name := copiesShards[i%3]
 		s.shards[name].kill()
 		killed := time.Now()
-		l.more(300) // the calls have to succeed although the shard is down
+		l.awaitMore(300) // the calls have to succeed although the shard is down
 		t.Logf("%d: 300 calls within %v of the kill of %s", i, time.Since(killed).Round(time.Millisecond), name)
 		s.start(name)
 		s.shards[name].waitReady(t)
 	}
-	l.more(300)
+	l.awaitMore(300)
 	l.end()
 	for _, name := range copiesShards {
 		s.shards[name].kill()
@@ -287,16 +287,16 @@ func TestCopiesSurviveHangs(t *testing.T) {
 	s := newCopiesStore(t)
 	s.waitReady()
 	l := s.load(false, true, false, true)
-	l.more(300)
+	l.awaitMore(300)
 	for i := range 60 {
 		victim := s.shards[copiesShards[i%3]].cmd.Process
 		must(t, victim.Signal(syscall.SIGSTOP))
 		stopped := time.Now()
-		l.more(200)
+		l.awaitMore(200)
 		t.Logf("200 calls within %v of the stop of %s", time.Since(stopped).Round(time.Millisecond), copiesShards[i%3])
 		must(t, victim.Signal(syscall.SIGCONT))
 	}
-	l.more(300)
+	l.awaitMore(300)
 	l.end()
 	t.Logf("%d records are there", l.check())
 }

@@ -21,7 +21,7 @@ func TestDoctor(t *testing.T) {
 	p.stop(t)
 	sheaf(t, nil, "doctor", dir).Want(t, 0).Has(t, "nothing is wrong")
 
-	segment := harm(t, dir, "some text that is harmed")
+	segment := damageSegment(t, dir, "some text that is harmed")
 	tells := func(o outcome, words ...string) {
 		t.Helper()
 		o.Want(t, 1).Has(t, "1 problem,")
@@ -48,8 +48,8 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// harm changes a byte of the given text in a segment below dir.
-func harm(t *testing.T, dir, text string) (segment string) {
+// damageSegment changes a byte of the given text in a segment below dir.
+func damageSegment(t *testing.T, dir, text string) (segment string) {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(dir, "shards", "*", "groups", "*", "segment-*"))
 	must(t, err)

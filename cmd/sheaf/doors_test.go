@@ -31,8 +31,8 @@ const (
 	socketName = "a socket without a file" // the unix socket of etcd's HTTP server, whose file is deleted
 )
 
-// opens returns the table's row for a socket of a process, or false if there is no such row.
-func opens(table []pagetest.Port, p *process, l loopback.Listener) (pagetest.Port, bool) {
+// tableRow returns the table's row for a socket of a process, or false if there is no such row.
+func tableRow(table []pagetest.Port, p *process, l loopback.Listener) (pagetest.Port, bool) {
 	args := p.cmd.Args
 	flag := ""
 	if i := slices.Index(args, l.Address); i > 0 && l.Network == "tcp" {
@@ -183,7 +183,7 @@ func TestEachPortIsInTheTable(t *testing.T) {
 		listeners, err := loopback.Listeners(p.cmd.Process.Pid)
 		must(t, err)
 		for _, l := range listeners {
-			d, known := opens(table, p, l)
+			d, known := tableRow(table, p, l)
 			if !known {
 				t.Errorf("%s listens on %s %s, which is in no row of docs/security.md, \"Ports\"", name, l.Network, l.Address)
 				continue

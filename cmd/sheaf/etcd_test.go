@@ -69,7 +69,7 @@ func (r *etcdTrio) command(args ...string) outcome {
 func (r *etcdTrio) members() map[string]memberRow {
 	r.t.Helper()
 	var rows []memberRow
-	r.until(0, "", "members", "-o", "json").JSON(r.t, &rows)
+	r.runUntil(0, "", "members", "-o", "json").JSON(r.t, &rows)
 	out := map[string]memberRow{}
 	for _, row := range rows {
 		out[row.Name] = row
@@ -77,9 +77,9 @@ func (r *etcdTrio) members() map[string]memberRow {
 	return out
 }
 
-// until repeats the command, because a busy member may not answer in time. It stops once the command ends with the
+// runUntil repeats the command, because a busy member may not answer in time. It stops once the command ends with the
 // given code and text.
-func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
+func (r *etcdTrio) runUntil(code int, says string, args ...string) (o outcome) {
 	r.t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
 	for {
@@ -177,27 +177,27 @@ func TestEtcdMemberWithRestoredDiskRejoins(t *testing.T) {
 func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	t.Parallel()
 	r := newEtcdTrio(t)
-	o := r.until(0, "3 of 3 members are well", "members")
+	o := r.runUntil(0, "3 of 3 members are well", "members")
 	if lines := strings.Split(o.Stdout, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[0], "NAME") ||
 		!strings.Contains(o.Stdout, "leader") {
 		t.Errorf("%s", o.Stdout)
 	}
 	r.command("remove", "c").Want(t, 1).Has(t, "it answers")
-	r.until(1, "its members are a, b, c", "remove", "d")
-	r.until(1, "has its vote already", "promote", "c")
+	r.runUntil(1, "its members are a, b, c", "remove", "d")
+	r.runUntil(1, "has its vote already", "promote", "c")
 	r.runs["c"].kill()
-	o = r.until(0, "2 of 3 members are well", "members")
+	o = r.runUntil(0, "2 of 3 members are well", "members")
 	if !strings.Contains(o.Stdout, "does not answer") {
 		t.Errorf("%s", o.Stdout)
 	}
-	r.until(1, "1 of the 2 other members are well, which is no quorum", "remove", "a")
+	r.runUntil(1, "1 of the 2 other members are well, which is no quorum", "remove", "a")
 	r.remove("c")
 	if now := r.members(); len(now) != 2 {
 		t.Errorf("%+v", now)
 	}
 	// The folder of this member belongs to a membership that the other members have removed. The member joins again.
 	r.start("c", "existing").waitReady(t)
-	r.until(0, "3 of 3 members are well", "members")
+	r.runUntil(0, "3 of 3 members are well", "members")
 	// A member that is removed while it runs exits, and joins again when it is started.
 	r.remove("c", "--force")
 	r.runs["c"].awaitEnd(t)
@@ -205,10 +205,10 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 		t.Errorf("%s", words)
 	}
 	r.start("c", "existing").waitReady(t)
-	r.until(0, "3 of 3 members are well", "members")
+	r.runUntil(0, "3 of 3 members are well", "members")
 	r.runs["b"].kill()
 	r.runs["c"].kill()
-	r.until(1, "no quorum", "members")
+	r.runUntil(1, "no quorum", "members")
 }
 
 // Commands about members use TLS, with the certificate of one of the store's processes. In a pod of etcd, an

@@ -31,7 +31,7 @@ func (p *process) exportTree(t testing.TB, code int, args ...string) (exportRepo
 
 // An export restores no setuid, setgid or sticky bits unless the user asks for it, because the writers of the records
 // must not get the rights of the user who exports.
-func TestExportRestoresNoPrivilegeUnasked(t *testing.T) {
+func TestExportRestoresNoPrivilegesByDefault(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	for i, mode := range []string{"4755", "2755", "1777", "0640"} {
 		p.do(t, "#!/bin/sh\n", "put", fmt.Sprint(i), "--attr", "path="+mode, "--attr", "mode="+mode).Want(t, 0)
@@ -107,7 +107,7 @@ func TestExportNeverWritesThroughALink(t *testing.T) {
 }
 
 // A prefix without records is an error, because it is probably misspelled.
-func TestExportOfAPrefixThatIsNotThere(t *testing.T) {
+func TestExportOfMissingPrefixFails(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	p.do(t, "x", "put", "1", "--attr", "path=right/x").Want(t, 0)
 	p.do(t, "", "export", filepath.Join(t.TempDir(), "out"), "--prefix", "wrong").Want(t, 3).Has(t, `"wrong"`)

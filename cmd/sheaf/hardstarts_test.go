@@ -36,7 +36,7 @@ func TestHardStartsUnderPressure(t *testing.T) {
 	soaktest.Only(t, "proc", "it takes every processor, and drops the page cache of the whole machine")
 	dir, random := t.TempDir(), rand.New(rand.NewPCG(soaktest.Seed(t, 0), 0))
 	p := startDev(t, dir, "--residency", "resident")
-	press(t, 4*runtime.NumCPU())
+	loadMachine(t, 4*runtime.NumCPU())
 	var took []time.Duration
 	for n := range hardStarts {
 		kept := writeUntilKilled(t, p, uint64(n), random)
@@ -59,8 +59,8 @@ func TestHardStartsUnderPressure(t *testing.T) {
 		took[len(took)-1].Seconds())
 }
 
-// press keeps processors and disk busy until the test ends.
-func press(t *testing.T, spinners int) {
+// loadMachine keeps processors and disk busy until the test ends.
+func loadMachine(t *testing.T, spinners int) {
 	t.Helper()
 	for range spinners {
 		cmd := exec.Command("sh", "-c", "while :; do :; done")

@@ -109,7 +109,7 @@ func TestSnapshotsStayWithinACgroup(t *testing.T) {
 		}
 		return sum
 	}
-	callers := r.strangers()
+	callers := r.strangerConfigs()
 	for name, known := range callers {
 		conn, err := grpc.NewClient(gateway.process.server, grpc.WithTransportCredentials(credentials.NewTLS(known)))
 		must(t, err)
@@ -128,7 +128,7 @@ func TestSnapshotsStayWithinACgroup(t *testing.T) {
 	for _, m := range shards {
 		before[m] = m.process.resident(t)
 	}
-	conn, err := grpc.NewClient(gateway.process.server, grpc.WithTransportCredentials(credentials.NewTLS(r.known(loader))))
+	conn, err := grpc.NewClient(gateway.process.server, grpc.WithTransportCredentials(credentials.NewTLS(r.tlsOf(loader))))
 	must(t, err)
 	defer func() { _ = conn.Close() }()
 	for n := range 1000 {

@@ -144,8 +144,8 @@ func connect(t *testing.T, address string, known *tls.Config) *holder {
 	return h
 }
 
-// strangers returns, by name, the TLS configurations of clients that can connect but have no permission to call.
-func (r *rotating) strangers() map[string]*tls.Config {
+// strangerConfigs returns, by name, the TLS configurations of clients that can connect but have no permission to call.
+func (r *rotating) strangerConfigs() map[string]*tls.Config {
 	r.t.Helper()
 	foreign := r.add("foreign", identity.Client, "loader")
 	foreign.identity.UID = uuid.New()
@@ -154,13 +154,13 @@ func (r *rotating) strangers() map[string]*tls.Config {
 	callers := map[string]*tls.Config{"without a certificate": {MinVersion: tls.VersionTLS13,
 		InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
 	for name, m := range map[string]*member{"of another store": foreign, "without a grant": ungranted} {
-		callers[name] = r.known(m)
+		callers[name] = r.tlsOf(m)
 	}
 	return callers
 }
 
-// known returns the TLS configuration of a client with the certificate of a member.
-func (r *rotating) known(m *member) *tls.Config {
+// tlsOf returns the TLS configuration of a client with the certificate of a member.
+func (r *rotating) tlsOf(m *member) *tls.Config {
 	r.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(m.folder, certs.CertificateFile),
 		filepath.Join(m.folder, certs.KeyFile))
@@ -173,7 +173,7 @@ func (r *rotating) known(m *member) *tls.Config {
 // call as soon as it has received the headers, because the message is never completed.
 func TestUnpermittedCallsHoldNoMessages(t *testing.T) {
 	r, gateway, _ := startGranted(t, 0)
-	callers := r.strangers()
+	callers := r.strangerConfigs()
 	shard := r.members[2].process
 	servers := map[string]*process{"gateway": gateway.process, "shard": shard}
 	before := map[string]int64{}
@@ -220,8 +220,8 @@ func (p *process) unfinishedBytes(t *testing.T) float64 {
 func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it sends gigabytes, and makes cgroups")
 	r, gateway, loader := startGranted(t, 512<<20)
-	callers := r.strangers()
-	callers["with a grant"] = r.known(loader)
+	callers := r.strangerConfigs()
+	callers["with a grant"] = r.tlsOf(loader)
 	c, err := r.dial(gateway.process.server, loader.folder, false, false)
 	must(t, err)
 	defer func() { _ = c.Close() }()
@@ -264,7 +264,7 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 func TestAnonymousConnectionsStayWithinCgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it opens hundreds of connections, and makes cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)
-	known := r.strangers()["without a certificate"]
+	known := r.strangerConfigs()["without a certificate"]
 	before := gateway.process.resident(t)
 	headers := [2]string{"x", strings.Repeat("y", 3900)}
 	const connections = 500
@@ -302,7 +302,7 @@ func TestAnonymousConnectionsStayWithinCgroup(t *testing.T) {
 func TestUnreadAnswersStayWithinACgroup(t *testing.T) {
 	soaktest.Only(t, "proc", "it makes some 200,000 calls, and cgroups")
 	r, gateway, _ := startGranted(t, 256<<20)
-	callers := r.strangers()
+	callers := r.strangerConfigs()
 	for who, c := range map[string]struct {
 		method  string
 		headers int

@@ -75,12 +75,12 @@ func TestRolesAndLagInWords(t *testing.T) {
 	}
 }
 
-// planned simulates a server whose answer has several moves, one of which is running.
-type planned struct {
+// movesServer simulates a server whose answer has several moves, one of which is running.
+type movesServer struct {
 	recordv1.UnimplementedAdminServiceServer
 }
 
-func (planned) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
+func (movesServer) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
 	return &recordv1.PlanMovesResponse{Moves: []*recordv1.Move{
 		{Group: "3", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING,
 			Reason: "Drain"},
@@ -88,11 +88,11 @@ func (planned) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1
 	}}, nil
 }
 
-func TestMovesDryRunShowsWhatHasNotBegun(t *testing.T) {
+func TestMovesDryRunShowsPendingMoves(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	server := grpc.NewServer()
-	recordv1.RegisterAdminServiceServer(server, planned{})
+	recordv1.RegisterAdminServiceServer(server, movesServer{})
 	go func() { _ = server.Serve(l) }()
 	defer server.Stop()
 	moves := func(flags ...string) string {

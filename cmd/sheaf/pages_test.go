@@ -10,7 +10,7 @@ import (
 )
 
 // The program accepts every command line of sheaf in the documentation, so that readers can copy it.
-func TestCommandsOfPagesAreTaken(t *testing.T) {
+func TestCommandsOfPagesAreAccepted(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf", 120, func() *cobra.Command {
 		return (&app{Program: cli.Program{Out: &cli.Output{}}}).rootCommand()
 	})

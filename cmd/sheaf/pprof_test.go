@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// TestProfilesAreServedOnWish checks that profiles are served only on request, and only at a loopback address.
-func TestProfilesAreServedOnWish(t *testing.T) {
+// TestProfilesAreServedOnRequest checks that profiles are served only on request, and only at a loopback address.
+func TestProfilesAreServedOnRequest(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"192.0.2.1:6060", "0.0.0.0:6060", ":6060", "[::]:6060", "example.com:6060",
 		"localhost:6060", "6060"} {

@@ -56,5 +56,5 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	c.shards["a"].kill()
 	c.dirs["a"] = right
 	c.startShard("a", "--expect-volume", id)
-	c.holds("the right folder is back", true)
+	c.checkRecords("the right folder is back", true)
 }

@@ -112,7 +112,7 @@ func TestWrongUsageIsExitCode2(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswersIsExitCode1AndSaysWhatToDo(t *testing.T) {
+func TestUnreachableServerHasExitCode1(t *testing.T) {
 	sheaf(t, nil, "get", "1", "--server", loopback.Free(t)).Want(t, 1).Has(t, "sheaf dev")
 }
 

@@ -92,9 +92,9 @@ func (c *cluster) startShard(name string, more ...string) {
 	c.shards[name].http = http
 }
 
-// holds reads every record through the gateway. If a call fails, holds repeats it if mayWait is set, and otherwise
-// fails the test.
-func (c *cluster) holds(what string, mayWait bool) {
+// checkRecords reads every record through the gateway. If a call fails, holds repeats it if mayWait is set, and
+// otherwise fails the test.
+func (c *cluster) checkRecords(what string, mayWait bool) {
 	c.t.Helper()
 	for _, id := range clusterIDs {
 		get := func() bool {
@@ -126,18 +126,18 @@ func statusOf(t *testing.T, address string) (out struct {
 func TestRecoverPlacement(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.holds("before", false)
+	c.checkRecords("before", false)
 	store := statusOf(t, c.shards["a"].http).Shard.GetStoreUuid()
 
 	c.etcd.kill()
 	must(t, os.RemoveAll(c.etcdDir))
-	c.holds("etcd is gone", false)
+	c.checkRecords("etcd is gone", false)
 	o := sheaf(t, nil, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer",
 		loopback.Free(t),
 		"--initial-cluster-state", "existing", "--http", "")
 	o.Want(t, 5).Has(t, "recover placement")
 	c.startEtcd("new")
-	c.holds("etcd is empty", false)
+	c.checkRecords("etcd is empty", false)
 	// etcd now contains only the new registrations of the shards.
 	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store}
 	eventually(t, func() bool { return strings.Count(sheaf(t, nil, recover...).Stdout, "\n") == 5 })
@@ -158,7 +158,7 @@ func TestRecoverPlacement(t *testing.T) {
 	sheaf(t, nil, all...).Want(t, 0).Has(t, "Nothing was written")
 	before := statusOf(t, c.shards["a"].http)
 	sheaf(t, nil, append(all, "--yes")...).Want(t, 0).Has(t, "4 groups")
-	c.holds("recovered", true)
+	c.checkRecords("recovered", true)
 	sheaf(t, nil, append(all, "--yes")...).Want(t, 1).Has(t, "nothing is lost")
 	c.putAll()
 
@@ -172,7 +172,7 @@ func TestRecoverPlacement(t *testing.T) {
 	c.startGateway("--store-uid", store)
 	c.startShard("a", "--store-uid", store, "--expect-volume", before.Shard.GetVolumeUuid())
 	c.startShard("b", "--store-uid", store)
-	c.holds("after restarts of all", true)
+	c.checkRecords("after restarts of all", true)
 	if after := statusOf(t, c.shards["a"].http); after.Shard.GetStoreUuid() != store ||
 		after.Shard.GetVolumeUuid() != before.Shard.GetVolumeUuid() {
 		t.Errorf("shard a: %+v, was %+v", after, before)
@@ -204,13 +204,13 @@ func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	if o.Want(t, 0); strings.Count(o.Stdout, "(not found)") != 4 {
 		t.Errorf("it shows %s", o.Stdout)
 	}
-	c.holds("recovered", true)
+	c.checkRecords("recovered", true)
 	c.startShard("c")
 	look := append(slices.Clone(recover[:len(recover)-2]), "--shards",
 		c.address["a"]+","+c.address["b"]+","+c.address["c"])
 	eventually(t, func() bool { return strings.Count(sheaf(t, nil, look...).Stdout, " a,b,c ") == 4 })
 	c.shards["a"].kill()
-	c.holds("without a", true)
+	c.checkRecords("without a", true)
 }
 
 // alive reports whether /healthz answers.
@@ -286,7 +286,7 @@ func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
 	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", loopback.Free(t), "--http", "",
 		"--etcd", c.endpoint, "--store", "quotes")
 	o.Want(t, 1).Has(t, store)
-	c.holds("after all that", false)
+	c.checkRecords("after all that", false)
 }
 
 func TestEtcdCommandRefusesBadFlags(t *testing.T) {

@@ -193,8 +193,8 @@ func (r *rotating) install(m *member, by *authority.Authority, trusted ...*autho
 	m.notAfter = leaf.Now.Add(leaf.Lifetime)
 }
 
-// all installs a new certificate for every member. It returns once each process uses its new certificate.
-func (r *rotating) all(by *authority.Authority, trusted ...*authority.Authority) {
+// renewAll installs a new certificate for every member. It returns once each process uses its new certificate.
+func (r *rotating) renewAll(by *authority.Authority, trusted ...*authority.Authority) {
 	r.t.Helper()
 	for _, m := range r.members {
 		r.install(m, by, trusted...)
@@ -353,9 +353,9 @@ func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) er
 	}
 }
 
-// greeted checks whether a gateway accepts the certificate in a folder. The gateway sends its first bytes only after it
-// has verified the certificate.
-func (r *rotating) greeted(gateway, folder string) error {
+// checkGreeting checks whether a gateway accepts the certificate in a folder. The gateway sends its first bytes only
+// after it has verified the certificate.
+func (r *rotating) checkGreeting(gateway, folder string) error {
 	r.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, certs.CertificateFile), filepath.Join(folder, certs.KeyFile))
 	must(r.t, err)
@@ -381,8 +381,9 @@ func (r *rotating) fail(err error) {
 	}
 }
 
-// goOn waits until each kind of call has been made at least twice, so that the second call began after goOn was called.
-func (r *rotating) goOn() {
+// awaitAllCalls waits until each kind of call has been made at least twice, so that the second call began after
+// awaitAllCalls was called.
+func (r *rotating) awaitAllCalls() {
 	r.t.Helper()
 	var before []int64
 	for _, l := range r.loads {
@@ -410,38 +411,38 @@ func TestNothingFailsWhileSecretsChange(t *testing.T) {
 		leaves, authorities, tokens = 100, 10, 20
 	}
 	r := startRotating(t)
-	r.goOn()
+	r.awaitAllCalls()
 	gateway := r.members[0].process.server
 	old := &member{folder: filepath.Join(r.dir, "old"), identity: r.members[1].identity}
 	r.install(old, r.authority, r.authority)
 	for n := range leaves {
-		if r.all(r.authority, r.authority); n%5 == 4 || n == leaves-1 {
-			r.goOn()
+		if r.renewAll(r.authority, r.authority); n%5 == 4 || n == leaves-1 {
+			r.awaitAllCalls()
 		}
 	}
 	for n := range tokens {
 		if r.token(); n%2 == 1 || n == tokens-1 {
-			r.goOn()
+			r.awaitAllCalls()
 		}
 	}
 	for range authorities {
 		next := r.newAuthority()
-		r.all(r.authority, r.authority, next)
-		r.all(next, r.authority, next)
+		r.renewAll(r.authority, r.authority, next)
+		r.renewAll(next, r.authority, next)
 		// The next step shuts out callers that still use their old files, so all callers must be using the new ones by now.
-		r.goOn()
-		r.all(next, next)
-		r.goOn()
+		r.awaitAllCalls()
+		r.renewAll(next, next)
+		r.awaitAllCalls()
 		r.authority = next
 	}
 	for _, r.mode = range []certs.Mode{certs.Both, certs.Plaintext, certs.Both, certs.Required} {
-		r.all(r.authority, r.authority)
-		r.goOn()
+		r.renewAll(r.authority, r.authority)
+		r.awaitAllCalls()
 	}
-	if err := r.greeted(gateway, r.members[1].folder); err != nil {
+	if err := r.checkGreeting(gateway, r.members[1].folder); err != nil {
 		t.Errorf("a certificate of now: %v", err)
 	}
-	if err := r.greeted(gateway, old.folder); err == nil {
+	if err := r.checkGreeting(gateway, old.folder); err == nil {
 		t.Error("a certificate of an authority that was dropped is taken")
 	}
 	calls := int64(0)

@@ -73,7 +73,7 @@ func (w *soakWriter) one(id int64) error {
 	defer cancel()
 	switch w.random.IntN(8) {
 	case 0:
-		return w.mayCheck(ctx, id)
+		return w.checkIfAllowed(ctx, id)
 	case 1:
 		if _, err := w.c.Delete(ctx, client.Key{ID: id}, nil); err != nil {
 			return fmt.Errorf("delete: %w", err)
@@ -90,9 +90,9 @@ func (w *soakWriter) one(id int64) error {
 	return nil
 }
 
-// mayCheck reads an id and checks the result. A read of a blob may be refused while other streams use up the allowance
-// for streams. mayCheck accepts the refusal and does not try again.
-func (w *soakWriter) mayCheck(ctx context.Context, id int64) error {
+// checkIfAllowed reads an id and checks the result. A read of a blob may be refused while other streams use up the
+// allowance for streams. checkIfAllowed accepts the refusal and does not try again.
+func (w *soakWriter) checkIfAllowed(ctx context.Context, id int64) error {
 	if w.size(id) != soakBlob {
 		return w.check(ctx, id)
 	}
@@ -168,8 +168,8 @@ func (s *soakStore) load() *soakLoad {
 	return l
 }
 
-// more waits until n more writes have been acknowledged, but at least for the given time.
-func (l *soakLoad) more(n int64, least time.Duration) {
+// awaitMore waits until n more writes have been acknowledged, but at least for the given time.
+func (l *soakLoad) awaitMore(n int64, least time.Duration) {
 	l.s.t.Helper()
 	begin, before := time.Now(), l.writes.Load()
 	for l.writes.Load() < before+n || time.Since(begin) < least {
@@ -196,7 +196,7 @@ func (l *soakLoad) rate() float64 {
 		})
 	}
 	begin := time.Now()
-	l.more(0, 3*time.Second)
+	l.awaitMore(0, 3*time.Second)
 	cancel()
 	wait.Wait()
 	return float64(done.Load()) / time.Since(begin).Seconds()

@@ -31,7 +31,7 @@ func TestSoak(t *testing.T) {
 	}
 	s := newSoakStore(t)
 	l := s.load()
-	l.more(200, 0)
+	l.awaitMore(200, 0)
 	begin, rounds := time.Now(), 0
 	var calm, stalled []float64
 	open, refused, least, freed, lost := 0.0, 0.0, s.free(), 0.0, 0.0
@@ -39,7 +39,7 @@ func TestSoak(t *testing.T) {
 		calm = append(calm, l.rate())
 		goAway := s.stall()
 		stalled = append(stalled, l.rate())
-		l.more(20, 5*time.Second)
+		l.awaitMore(20, 5*time.Second)
 		samples := s.metrics()
 		open = max(open, sum(samples, "sheaf_shard_open_streams"))
 		refused += sum(samples, `sheaf_shard_calls_total{code="ResourceExhausted"`)
@@ -49,7 +49,7 @@ func TestSoak(t *testing.T) {
 		if rounds%2 == 0 {
 			goAway()
 		}
-		s.again(rounds)
+		s.restartOne(rounds)
 		if rounds%2 == 1 {
 			goAway()
 		}
@@ -59,7 +59,7 @@ func TestSoak(t *testing.T) {
 			}
 		}
 	}
-	l.more(20, 0)
+	l.awaitMore(20, 0)
 	l.end()
 	if err := l.failed.Load(); err != nil {
 		t.Fatalf("a call failed: %v", *err)
@@ -100,8 +100,8 @@ func TestSoak(t *testing.T) {
 	sheaf(t, nil, "verify", "--quiet", s.dir).Want(t, 0)
 }
 
-// again ends the shard or the gateway, alternately by SIGKILL and gracefully, and starts it again.
-func (s *soakStore) again(round int) {
+// restartOne ends the shard or the gateway, alternately by SIGKILL and gracefully, and starts it again.
+func (s *soakStore) restartOne(round int) {
 	s.t.Helper()
 	p, start := s.shard, s.startShard
 	if round%3 == 2 {

@@ -94,7 +94,7 @@ func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 }
 
 // A group that is served is not shown in red, even if one of its copies is lost. Advice is wrapped, not truncated.
-func TestTopShowsWhatIsServedAsServed(t *testing.T) {
+func TestTopDoesNotMarkServedGroupsRed(t *testing.T) {
 	s := storeOf(2, 2)
 	s.Shards[1].Alive = false
 	s.Groups = append(s.Groups,
@@ -112,7 +112,7 @@ func TestTopShowsWhatIsServedAsServed(t *testing.T) {
 }
 
 // Numbers that could not be read are shown as unknown, not as 0.
-func TestASilentShardHasNoFigures(t *testing.T) {
+func TestSilentShardHasNoNumbers(t *testing.T) {
 	s := storeOf(2, 0)
 	s.Shards[0].Alive, s.Shards[0].Load, s.Shards[0].FreeBytes = false, nil, 0
 	s.Shards[1].MemoryUsedBytes = 700 << 10
@@ -136,7 +136,7 @@ func TestASilentShardHasNoFigures(t *testing.T) {
 }
 
 // A copy that is not served has no numbers, and neither does a group without a copy.
-func TestACopyThatIsNotServedHasNoFigures(t *testing.T) {
+func TestUnservedCopyHasNoNumbers(t *testing.T) {
 	s := storeOf(1, 3)
 	s.Groups[1].State, s.Groups[1].StoredBytes = recordv1.GroupState_GROUP_STATE_UNAVAILABLE, 1<<10
 	s.Groups[2].State, s.Groups[2].Shard = recordv1.GroupState_GROUP_STATE_PENDING, ""

@@ -189,9 +189,9 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestTracesAreSentOnWish checks that no spans are sent if no endpoint is set or if the environment variables disable
-// tracing. If the variables ask for a protocol that the program does not support, it must exit with an error.
-func TestTracesAreSentOnWish(t *testing.T) {
+// TestTracesAreSentOnRequest checks that no spans are sent if no endpoint is set or if the environment variables
+// disable tracing. If the variables ask for a protocol that the program does not support, it must exit with an error.
+func TestTracesAreSentOnRequest(t *testing.T) {
 	collector, url := collect(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url
 	for name, env := range map[string][]string{

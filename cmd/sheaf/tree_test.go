@@ -108,8 +108,8 @@ func describeTree(t testing.TB, root string) map[string]string {
 	return lines
 }
 
-// exports checks that an export equals the tree below root.
-func (p *process) exports(t *testing.T, root string) {
+// checkExport checks that an export equals the tree below root.
+func (p *process) checkExport(t *testing.T, root string) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
 	p.do(t, "", "export", out).Want(t, 0)
@@ -153,7 +153,7 @@ func (p *process) importTree(t testing.TB, code int, args ...string) (importRepo
 	return r, o
 }
 
-func TestAStrangeTreeComesBackAsItWas(t *testing.T) {
+func TestUnusualTreeIsRestoredUnchanged(t *testing.T) {
 	root := strangeTree(t)
 	want := describeTree(t, root)
 	must(t, unix.Mkfifo(filepath.Join(root, "pipe"), 0o600))
@@ -353,7 +353,7 @@ func TestImportResumeAndUpdate(t *testing.T) {
 			if r.Updated != 1 || r.AlreadyThere != 2 {
 				t.Errorf("--update: %+v", r)
 			}
-			p.exports(t, root)
+			p.checkExport(t, root)
 		})
 	}
 }
@@ -424,7 +424,7 @@ func hashID(path string) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
-func TestImportIntoAFullStoreSaysSoAndGoesOnLater(t *testing.T) {
+func TestImportIntoFullStoreContinuesLater(t *testing.T) {
 	dir, root := t.TempDir(), t.TempDir()
 	for i := range 50 {
 		must(t, os.WriteFile(filepath.Join(root, fmt.Sprint(i)), pattern(uint64(i), 10_000), 0o644))

@@ -26,7 +26,7 @@ func writeFile(t testing.TB, root, name, data string) {
 	must(t, os.Chtimes(full, at, at))
 }
 
-func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
+func TestImportUpdateStoresChangedFiles(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	root := t.TempDir()
 	large := strings.Repeat("x", 1<<20+1)
@@ -80,12 +80,12 @@ func TestImportUpdateStoresWhatIsAnother(t *testing.T) {
 	if r.Stored != 2 || r.Updated != 2 || r.AlreadyThere != 2 {
 		t.Errorf("--checksum: %+v", r)
 	}
-	p.exports(t, root)
+	p.checkExport(t, root)
 	p.do(t, "", "import", root, "--checksum").Want(t, 2)
 	p.do(t, "", "import", root, "--delete").Want(t, 2)
 }
 
-func TestImportDeleteMakesTheStoreTheTree(t *testing.T) {
+func TestImportDeleteMatchesTheTree(t *testing.T) {
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	root, other := t.TempDir(), t.TempDir()
 	for _, name := range []string{"stays", "goes", "becomes/folder", "d/f", "e/f", "9.a"} {
@@ -149,7 +149,7 @@ func TestImportDeleteGivesAnIDToAFileThatIsRenamed(t *testing.T) {
 	if r.Stored != 1 || r.Updated != 1 || r.Deleted != 0 {
 		t.Errorf("with --delete: %+v", r)
 	}
-	p.exports(t, root)
+	p.checkExport(t, root)
 }
 
 // With Named routing, the group of an import may not have been created yet. The flag --group limits which files are
@@ -200,7 +200,7 @@ func TestImportDeletesNothingWhereAFolderCannotBeRead(t *testing.T) {
 }
 
 // Files with a reported size of 0 may have content.
-func TestImportReadsFilesThatSayTheyAreEmpty(t *testing.T) {
+func TestImportReadsFilesOfReportedSizeZero(t *testing.T) {
 	const tree = "/proc/sys/net/ipv4/conf/lo"
 	if _, err := os.Stat(tree); err != nil {
 		t.Skipf("no such files here: %v", err)

@@ -20,7 +20,7 @@ func TestTwoVersions(t *testing.T) {
 	s := newCopiesStoreOf(t, older)
 	s.waitReady()
 	l := s.load(false, true, false, true)
-	l.more(300)
+	l.awaitMore(300)
 	replace := func(program string, names ...string) {
 		t.Helper()
 		s.program = program
@@ -28,16 +28,16 @@ func TestTwoVersions(t *testing.T) {
 			if code := s.shards[name].stop(t); code != 0 {
 				t.Fatalf("shard %s ended with %d:\n%s", name, code, s.shards[name].stderr)
 			}
-			l.more(100) // the two shards that were not replaced answer these calls
+			l.awaitMore(100) // the two shards that were not replaced answer these calls
 			s.start(name)
 			s.shards[name].waitReady(t)
-			l.more(300)
+			l.awaitMore(300)
 		}
 		if code := s.gateway.stop(t); code != 0 {
 			t.Fatalf("the gateway ended with %d:\n%s", code, s.gateway.stderr)
 		}
 		s.startGateway()
-		l.more(300)
+		l.awaitMore(300)
 	}
 	replace(sheafBinary, "a", "b") // now shards of both versions run with the newer gateway
 	if format := strconv.Itoa(volume.FormatVersion); os.Getenv("SHEAF_OLDER_SUPERBLOCK") == format {

@@ -19,17 +19,17 @@ type watchLine struct {
 	Cursor  string `json:"cursor"`
 }
 
-// watching is a running sheaf watch.
-type watching struct {
+// watchProcess is a running sheaf watch.
+type watchProcess struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	lines *bufio.Reader
 	said  bytes.Buffer // standard error; complete once the program has ended
 }
 
-func (p *process) watch(t *testing.T, args ...string) *watching {
+func (p *process) watch(t *testing.T, args ...string) *watchProcess {
 	t.Helper()
-	w := &watching{t: t, cmd: exec.Command(sheafBinary, append([]string{"watch", "-o", "json", "--server", p.server},
+	w := &watchProcess{t: t, cmd: exec.Command(sheafBinary, append([]string{"watch", "-o", "json", "--server", p.server},
 		args...)...)} //nolint:gosec // the test runs the program it has built
 	out, err := w.cmd.StdoutPipe()
 	must(t, err)
@@ -41,7 +41,7 @@ func (p *process) watch(t *testing.T, args ...string) *watching {
 }
 
 // until reads lines and returns the first one that the given function accepts.
-func (w *watching) until(is func(watchLine) bool) watchLine {
+func (w *watchProcess) until(is func(watchLine) bool) watchLine {
 	w.t.Helper()
 	for {
 		text, err := w.lines.ReadString('\n')
@@ -60,7 +60,7 @@ func (w *watching) until(is func(watchLine) bool) watchLine {
 }
 
 // interrupt ends the command as a user would. The command must not report a failure.
-func (w *watching) interrupt() {
+func (w *watchProcess) interrupt() {
 	w.t.Helper()
 	must(w.t, w.cmd.Process.Signal(syscall.SIGINT))
 	_, _ = io.Copy(io.Discard, w.lines)

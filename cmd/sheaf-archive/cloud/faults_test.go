@@ -25,16 +25,16 @@ func isGet(r *http.Request) bool  { return r.Method == http.MethodGet && !isList
 func isList(r *http.Request) bool { return r.URL.Query().Has("list-type") }
 func isPost(r *http.Request) bool { return r.Method == http.MethodPost }
 
-// fires checks that a fault has fired, and ends it.
-func (r *rig) fires(t *testing.T, f *bucketproxy.Fault) {
+// checkFired checks that a fault has fired, and ends it.
+func (r *rig) checkFired(t *testing.T, f *bucketproxy.Fault) {
 	t.Helper()
 	if r.proxy.Set(nil); f.Fired() == 0 {
 		t.Error("the fault did not fire")
 	}
 }
 
-// works checks that a bucket is fully usable after a fault.
-func (r *rig) works(t *testing.T) {
+// checkUsable checks that a bucket is fully usable after a fault.
+func (r *rig) checkUsable(t *testing.T) {
 	t.Helper()
 	b := r.open(t)
 	if _, err := bucket.Probe(t.Context(), b); err != nil {
@@ -79,7 +79,7 @@ func TestBucketRefusesRequests(t *testing.T) {
 				t.Errorf("%s by %q: %v", op, c.reason, err)
 			}
 		}
-		r.fires(t, c.fault)
+		r.checkFired(t, c.fault)
 		if got, err := read(t.Context(), b, "x", 0, -1); err != nil || string(got) != "before" {
 			t.Errorf("after %s: %q, %v", c.reason, got, err)
 		}
@@ -103,7 +103,7 @@ func TestBucketWithoutServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	endpoint := fmt.Sprintf("http://127.0.0.1:%d", at.(*syscall.SockaddrInet4).Port)
-	b, err := open(t.Context(), "s3://nobody/x?region=eu&use_path_style=true&endpoint="+endpoint, tries(1))
+	b, err := open(t.Context(), "s3://nobody/x?region=eu&use_path_style=true&endpoint="+endpoint, fixedRetries(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestBucketWithoutServer(t *testing.T) {
 
 // If the answer to a create is lost, the result is unknown. When the call is repeated, it reports that the object
 // exists, and the object is complete.
-func TestTheAnswerOfACreateIsLost(t *testing.T) {
+func TestLostResponseOfCreate(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
 	for object, c := range map[string]struct {
@@ -130,7 +130,7 @@ func TestTheAnswerOfACreateIsLost(t *testing.T) {
 		content := buckettest.Content(c.bytes, 1)
 		r.proxy.Set(lost)
 		err := create(t, b, object, content)
-		r.fires(t, lost)
+		r.checkFired(t, lost)
 		if err == nil || errors.Is(err, fs.ErrExist) || bucket.ReasonOf(err) != bucket.Away {
 			t.Errorf("%s: %v", object, err)
 		}
@@ -141,7 +141,7 @@ func TestTheAnswerOfACreateIsLost(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", object, len(got), err)
 		}
 	}
-	r.works(t)
+	r.checkUsable(t)
 }
 
 // The library retries requests. If the answer to the first attempt is lost, the retry finds an object. The library
@@ -159,7 +159,7 @@ func TestLibraryRetriesAfterLostResponse(t *testing.T) {
 	})
 	r.proxy.Set(lost)
 	err := create(t, b, "log", []byte("mine"))
-	r.fires(t, lost)
+	r.checkFired(t, lost)
 	if !errors.Is(err, fs.ErrExist) {
 		t.Errorf("create: %v", err)
 	}
@@ -179,7 +179,7 @@ func TestACreateIsCut(t *testing.T) {
 			cut := bucketproxy.RequestCut(at).For(isPut)
 			r.proxy.Set(cut)
 			err := create(t, b, object, content)
-			r.fires(t, cut)
+			r.checkFired(t, cut)
 			if err == nil || errors.Is(err, fs.ErrExist) {
 				t.Errorf("%s: %v", object, err)
 			}
@@ -197,7 +197,7 @@ func TestACreateIsCut(t *testing.T) {
 			}
 		}
 	}
-	r.works(t)
+	r.checkUsable(t)
 }
 
 // If a connection transfers only 10 bytes per second, a call still ends with its context. The bytes that arrived do
@@ -241,7 +241,7 @@ func TestSlowConnectionDoesNotBlockCalls(t *testing.T) {
 	if got, err := read(t.Context(), b, "x", 0, -1); err != nil || !bytes.Equal(got, content) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	r.works(t)
+	r.checkUsable(t)
 }
 
 // store is the UUID of the store to which the objects in these tests belong.
@@ -266,7 +266,7 @@ func sealed(t *testing.T, seed byte) []byte {
 
 // A response that is not the requested object is detected: by the bucket if the response is too short or has a
 // different range, and otherwise by the checks in the object. The next call returns the object.
-func TestAnswersThatAreNotTheObject(t *testing.T) {
+func TestWrongResponsesAreDetected(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
 	content := sealed(t, 1)
@@ -321,7 +321,7 @@ func TestAnswersThatAreNotTheObject(t *testing.T) {
 	} {
 		r.proxy.Set(c.fault.For(isGet))
 		err := c.call()
-		r.fires(t, c.fault)
+		r.checkFired(t, c.fault)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -336,12 +336,12 @@ func TestAnswersThatAreNotTheObject(t *testing.T) {
 	if err := whole(); err != nil {
 		t.Errorf("another object: %v", err)
 	}
-	r.fires(t, other)
-	r.works(t)
+	r.checkFired(t, other)
+	r.checkUsable(t)
 }
 
-// An outdated list may not contain a number that is already taken. A writer that uses this number is told that the
-// object exists.
+// If a list is outdated, a number that is already in use may be missing from it. A writer that then uses this number is
+// told that the object exists.
 func TestStaleListDoesNotReuseNumbers(t *testing.T) {
 	r := newRig(t)
 	b := r.open(t)
@@ -364,7 +364,7 @@ func TestStaleListDoesNotReuseNumbers(t *testing.T) {
 	if got, err := read(t.Context(), b, "log/2", 0, -1); err != nil || string(got) != "2" {
 		t.Errorf("%q, %v", got, err)
 	}
-	r.fires(t, stale)
+	r.checkFired(t, stale)
 	if names := listed(t, b, "log/"); len(names) != 2 {
 		t.Errorf("listed: %q", names)
 	}

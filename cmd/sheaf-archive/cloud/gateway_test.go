@@ -115,8 +115,8 @@ func setCredentials(t *testing.T, secret string) {
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 }
 
-// tries makes the S3 library try each request n times, without a pause.
-func tries(n int) aws.Retryer {
+// fixedRetries makes the S3 library try each request n times, without a pause.
+func fixedRetries(n int) aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts, o.RateLimiter = n, ratelimit.None
 		o.Backoff = retry.BackoffDelayerFunc(func(int, error) (time.Duration, error) { return 0, nil })
@@ -131,7 +131,7 @@ func (r *rig) url(path string) string {
 // open opens a folder of the bucket that no other test uses.
 func (r *rig) open(t *testing.T) *Bucket {
 	t.Helper()
-	b, err := open(t.Context(), r.url("some/where/"+uuid.NewString()), tries(r.attempts))
+	b, err := open(t.Context(), r.url("some/where/"+uuid.NewString()), fixedRetries(r.attempts))
 	if err != nil {
 		t.Fatal(err)
 	}
