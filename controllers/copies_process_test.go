@@ -134,25 +134,25 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 			putAll()
 
 			By("one shard too many")
-			Expect(p.holding(ctx)).To(HaveLen(4))
+			Expect(p.holdingShards(ctx)).To(HaveLen(4))
 			p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards, s.Remove = 3, []int32{1} })
 			until(ctx, func(g Gomega) {
-				g.Expect(p.runs(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}), "%v", p.words(ctx))
+				g.Expect(p.runningShards(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}), "%v", p.words(ctx))
 			})
 			redundant(ctx)
-			Expect(p.holding(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}))
+			Expect(p.holdingShards(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}))
 			allThere()
 
 			By("an update")
 			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Image = "sheaf:2" })
 			until(ctx, func(g Gomega) {
-				for _, shard := range p.runs(ctx) {
+				for _, shard := range p.runningShards(ctx) {
 					g.Expect(p.pod(ctx, shard).Spec.Containers[0].Image).To(Equal("sheaf:2"))
 				}
-				g.Expect(p.runs(ctx)).To(HaveLen(3))
+				g.Expect(p.runningShards(ctx)).To(HaveLen(3))
 			})
 			redundant(ctx)
-			for _, shard := range p.runs(ctx) {
+			for _, shard := range p.runningShards(ctx) {
 				Expect(p.started[shard]).To(Equal(2), shard)
 			}
 			allThere()
@@ -195,7 +195,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 			Expect(held).To(BeEmpty())
 			Expect(silent.Process.Signal(syscall.SIGCONT)).To(Succeed())
 			redundant(ctx)
-			Expect(p.said()).To(ContainElement(ContainSubstring("PlacementRebuilt")))
+			Expect(p.takeEvents()).To(ContainElement(ContainSubstring("PlacementRebuilt")))
 			allThere()
 			sheaf("record 0", "put", "0", "-")
 		})

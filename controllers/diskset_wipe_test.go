@@ -110,8 +110,8 @@ func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.
 	return disk
 }
 
-// heard checks that each of these texts appears in an event.
-func (p *wipePlay) heard(words ...string) {
+// expectEvents checks that each of these texts appears in an event.
+func (p *wipePlay) expectEvents(words ...string) {
 	GinkgoHelper()
 	var all []string
 	for {
@@ -196,12 +196,12 @@ var _ = Describe("A released disk", func() {
 		Expect(p.isIn(ctx, v1alpha1.DiskReleased).Message).To(ContainSubstring("kubectl annotate pv " + p.volume +
 			" sheaf.dev/wipe=true"))
 		token := p.ask(ctx)
-		p.heard("WipeAsked", "all data of claim "+p.Namespace+"/data-ssd-0-0")
+		p.expectEvents("WipeAsked", "all data of claim "+p.Namespace+"/data-ssd-0-0")
 		p.nothingIsWiped(ctx)
 		before := p.pv(ctx)
 
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
-		p.heard("WipeBegun")
+		p.expectEvents("WipeBegun")
 		Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.volume}, &corev1.PersistentVolume{}))).
 			To(BeTrue(),
 				"a claim could get it while it is wiped")
@@ -225,7 +225,7 @@ var _ = Describe("A released disk", func() {
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Wiping", "1 disk is")
 
 		p.ends(ctx, batchv1.JobComplete)
-		p.heard("WipeDone")
+		p.expectEvents("WipeDone")
 		p.isIn(ctx, v1alpha1.DiskFree)
 		p.nothingIsWiped(ctx)
 		after := p.pv(ctx)
@@ -240,21 +240,21 @@ var _ = Describe("A released disk", func() {
 		token := workload.WipeToken(p.pv(ctx))
 		By("an answer without a question")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
-		p.heard("WipeRefused")
+		p.expectEvents("WipeRefused")
 		Expect(p.pv(ctx).Annotations).NotTo(HaveKey(workload.AnnotationWipeConfirm))
 		By("both at once, and rightly guessed")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: token})
-		p.heard("WipeAsked", "the answer came before the question")
+		p.expectEvents("WipeAsked", "the answer came before the question")
 		Expect(p.pv(ctx).Annotations).NotTo(HaveKey(workload.AnnotationWipeConfirm))
 		By("something that nobody asked for")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: "true"})
-		p.heard("is not what was asked for")
+		p.expectEvents("is not what was asked for")
 		By("taken back")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "", workload.AnnotationWipeConfirm: token})
-		p.heard("it was taken back")
+		p.expectEvents("it was taken back")
 		By("another value")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "yes"})
-		p.heard("begin with")
+		p.expectEvents("begin with")
 		p.isIn(ctx, v1alpha1.DiskReleased)
 		p.nothingIsWiped(ctx)
 	})
@@ -264,7 +264,7 @@ var _ = Describe("A released disk", func() {
 		By("its claim came back, and the answer is to a disk that is used")
 		p.bind(ctx, "data-ssd-0-0")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: token})
-		p.heard("WipeRefused", "the disk is Bound")
+		p.expectEvents("WipeRefused", "the disk is Bound")
 		for _, key := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked, workload.AnnotationWipeConfirm} {
 			Expect(p.pv(ctx).Annotations).NotTo(HaveKey(key))
 		}
@@ -273,7 +273,7 @@ var _ = Describe("A released disk", func() {
 		p.release(ctx, "data-ssd-0-0")
 		Expect(p.ask(ctx)).NotTo(Equal(token))
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
-		p.heard("is not what was asked for")
+		p.expectEvents("is not what was asked for")
 		p.nothingIsWiped(ctx)
 	})
 
@@ -303,12 +303,12 @@ var _ = Describe("A released disk", func() {
 		p.annotate(ctx, map[string]string{workload.AnnotationRelease: "true", workload.AnnotationWipe: "true"})
 		p.isIn(ctx, v1alpha1.DiskFree)
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-		p.heard("the disk is Free")
+		p.expectEvents("the disk is Free")
 		p.claim(ctx, p.Namespace, "data-ssd-1-0")
 		p.settle(ctx)
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true",
 			workload.AnnotationWipeConfirm: workload.WipeToken(p.pv(ctx))})
-		p.heard("the disk is Reserved")
+		p.expectEvents("the disk is Reserved")
 		p.isIn(ctx, v1alpha1.DiskReserved)
 		p.nothingIsWiped(ctx)
 	})
@@ -317,7 +317,7 @@ var _ = Describe("A released disk", func() {
 		func(ctx context.Context) {
 			p.r.Namespace = ""
 			p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-			p.heard("does not know its own namespace")
+			p.expectEvents("does not know its own namespace")
 			p.r.Namespace = p.Namespace
 			theirs := workload.WipeVolume(p.pv(ctx), p.name, p.Namespace)
 			theirs.Labels, theirs.Annotations = nil, nil
@@ -329,7 +329,7 @@ var _ = Describe("A released disk", func() {
 				Expect(api.Delete(ctx, theirs)).To(Succeed())
 			})
 			p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-			p.heard("did not make: delete it")
+			p.expectEvents("did not make: delete it")
 			Expect(p.pv(ctx).DeletionTimestamp).To(BeNil())
 		})
 

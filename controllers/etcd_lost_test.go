@@ -14,7 +14,7 @@ import (
 // A member of etcd that has lost its data tells the operator so by its exit code. A member of an earlier version says
 // so only in the last message of its process. The operator must understand that message as long as such members may
 // exist.
-func TestTheOperatorUnderstandsAMemberOfEtcdWithoutItsData(t *testing.T) {
+func TestOperatorDetectsEtcdMemberWithoutData(t *testing.T) {
 	programs, err := clitest.Programs(t.Context(), t.TempDir(), "sheaf.dev/sheaf/cmd/sheaf")
 	must.OK(t, err)
 	ended := clitest.Run(t, nil, nil, filepath.Join(programs, "sheaf"), "etcd", "--name", "a", "--dir",

@@ -97,7 +97,7 @@ func newFake(crds string) (client.WithWatch, error) {
 // counted counts a write if it was accepted. For the real API server, memo does this.
 func counted(err error) error {
 	if err == nil {
-		wrote.Add(1)
+		writeCount.Add(1)
 	}
 	return err
 }
@@ -442,7 +442,7 @@ func (t *fakeObjects) Create(gvr schema.GroupVersionResource, o runtime.Object, 
 		return err
 	}
 	o.GetObjectKind().SetGroupVersionKind(gvk)
-	if err := t.born(gvk, o); err != nil {
+	if err := t.setServerFields(gvk, o); err != nil {
 		return err
 	}
 	made, err := m.Update(empty, o, writer(opts[0].FieldManager))
@@ -460,8 +460,8 @@ func writer(name string) string {
 	return name
 }
 
-// born sets the fields that the API server sets in a new object, and removes a status that the client set.
-func (t *fakeObjects) born(gvk schema.GroupVersionKind, o runtime.Object) error {
+// setServerFields sets the fields that the API server sets in a new object, and removes a status that the client set.
+func (t *fakeObjects) setServerFields(gvk schema.GroupVersionKind, o runtime.Object) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
 		return err
@@ -643,7 +643,7 @@ func (t *fakeObjects) Apply(gvr schema.GroupVersionResource, wanted runtime.Obje
 		return err
 	}
 	managed := fields.GetManagedFields()
-	if err := t.born(gvk, made); err != nil {
+	if err := t.setServerFields(gvk, made); err != nil {
 		return err
 	}
 	fields.SetManagedFields(managed)

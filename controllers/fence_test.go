@@ -34,16 +34,16 @@ func fenceOperator(ctx context.Context) {
 		Expect(api.Create(ctx, object)).To(Succeed())
 	}
 	Expect(documents.Decode(&corev1.ConfigMap{})).To(MatchError(io.EOF))
-	fenced := asAccount()
+	fenced := accountClient()
 	Eventually(func() bool {
 		foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "foreign-"}}
 		return apierrors.IsForbidden(fenced.Create(ctx, foreign, client.DryRunAll))
 	}).Should(BeTrue())
 }
 
-// asAccount returns a client with the operator's account. Refused requests of this client do not count as faults of the
-// operator.
-func asAccount() client.Client {
+// accountClient returns a client with the operator's account. Refused requests of this client do not count as faults of
+// the operator.
+func accountClient() client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(envConfig)
 	config.Impersonate = rest.ImpersonationConfig{UserName: operatorUser}
@@ -61,7 +61,7 @@ var _ = Describe("The fence around the operator's account", needs("an admission 
 	const notMade = "changes only what it has made"
 
 	It("keeps it from Secrets, pods and volumes that it has not made", func(ctx context.Context) {
-		account, ns := asAccount(), newNamespace(ctx)
+		account, ns := accountClient(), newNamespace(ctx)
 		at := metav1.ObjectMeta{Namespace: ns, Name: "theirs"}
 		secret := &corev1.Secret{ObjectMeta: at}
 		pod := &corev1.Pod{ObjectMeta: at, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}
@@ -87,7 +87,7 @@ var _ = Describe("The fence around the operator's account", needs("an admission 
 	})
 
 	It("keeps it from pods with rights of others, or of the node", func(ctx context.Context) {
-		account, ns := asAccount(), newNamespace(ctx)
+		account, ns := accountClient(), newNamespace(ctx)
 		labels := workload.Labels("quotes", workload.ContainerGateway)
 		deployment := func(change func(*corev1.PodSpec)) *appsv1.Deployment {
 			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, GenerateName: "d-", Labels: labels}}

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// wrote counts the writes that the API server accepted from all clients of these tests.
-var wrote atomic.Int64
+// writeCount counts the writes that the API server accepted from all clients of these tests.
+var writeCount atomic.Int64
 
 // memo remembers the answers to reads. An answer is valid until a client writes an object of the same resource. All
 // clients write to the API server through memo, so it knows about every write. Most rounds of these tests write
@@ -28,8 +28,8 @@ type answer struct {
 	body    []byte
 }
 
-// answered remembers the answers to all clients of these tests.
-var answered = &memo{version: map[string]int64{}, answers: map[string]map[string]*answer{}}
+// sharedMemo remembers the answers to all clients of these tests.
+var sharedMemo = &memo{version: map[string]int64{}, answers: map[string]map[string]*answer{}}
 
 // countWrites wraps the transport of every client, to count the writes.
 func (m *memo) countWrites(next http.RoundTripper) http.RoundTripper {
@@ -43,7 +43,7 @@ func (m *memo) countWrites(next http.RoundTripper) http.RoundTripper {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.version[resourceKey(r)]++
-		wrote.Add(1)
+		writeCount.Add(1)
 		return answer, err
 	})
 }

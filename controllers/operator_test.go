@@ -170,9 +170,9 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 			if api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-0"}, set) == nil {
 				Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
 			}
-			asked.mu.Lock()
-			defer asked.mu.Unlock()
-			return asked.used[right{"events.k8s.io", "events", "patch"}]
+			usedRights.mu.Lock()
+			defer usedRights.mu.Unlock()
+			return usedRights.used[right{"events.k8s.io", "events", "patch"}]
 		}).Should(BeTrue())
 
 		By("deleting all of it")

@@ -49,8 +49,8 @@ func reconcilesPerMinute(ctx context.Context, r reconcile.Reconciler, req ctrl.R
 			return counts, nil
 		}
 		if n == 1 {
-			settled = wrote.Load()
-		} else if n > 1 && wrote.Load() != settled {
+			settled = writeCount.Load()
+		} else if n > 1 && writeCount.Load() != settled {
 			return counts, fmt.Errorf("reconcile %d has written something", n+1)
 		}
 	}
@@ -84,8 +84,8 @@ func TestFailuresAndChangesAreTriedSixTimesAMinute(t *testing.T) {
 	}
 }
 
-// failing returns a client whose writes fail.
-func failing(err error) client.Client {
+// failingClient returns a client whose writes fail.
+func failingClient(err error) client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
 		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return err },
 		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
@@ -102,8 +102,8 @@ func failing(err error) client.Client {
 	})
 }
 
-// blind returns a client that cannot list.
-func blind() client.Client {
+// noListClient returns a client that cannot list.
+func noListClient() client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 			return errors.New("the API server does not answer")
@@ -135,13 +135,14 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, reason)
 		}
 	},
-		Entry("whose writes are refused", "", func(_ context.Context, p *storePlay) { p.operator(failing(errRefused)) }),
-		Entry("whose writes conflict", "", func(_ context.Context, p *storePlay) { p.operator(failing(errConflict)) }),
-		Entry("whose pools cannot be read", "APIError", func(_ context.Context, p *storePlay) { p.operator(blind()) }),
+		Entry("whose writes are refused", "",
+			func(_ context.Context, p *storePlay) { p.operator(failingClient(errRefused)) }),
+		Entry("whose writes conflict", "", func(_ context.Context, p *storePlay) { p.operator(failingClient(errConflict)) }),
+		Entry("whose pools cannot be read", "APIError", func(_ context.Context, p *storePlay) { p.operator(noListClient()) }),
 		Entry("whose etcd is not there", "EtcdNotReady", func(context.Context, *storePlay) {}),
 		Entry("whose etcd does not answer", "EtcdUnreachable", func(ctx context.Context, p *storePlay) {
 			p.settle(ctx)
-			p.r.Placements = awayPlacements{}
+			p.r.Placements = unreachablePlacements{}
 		}),
 		Entry("without a pool", "NoShards", func(ctx context.Context, p *storePlay) { p.settle(ctx) }),
 		Entry("that lost its placement", "PlacementLost", func(ctx context.Context, p *storePlay) {
@@ -167,11 +168,12 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 		}
 	},
 		Entry("whose writes are refused", "", func(_ context.Context, p *poolPlay) {
-			p.r = p.reconciler(failing(errRefused))
+			p.r = p.reconciler(failingClient(errRefused))
 		}),
-		Entry("whose writes conflict", "", func(_ context.Context, p *poolPlay) { p.r = p.reconciler(failing(errConflict)) }),
+		Entry("whose writes conflict", "",
+			func(_ context.Context, p *poolPlay) { p.r = p.reconciler(failingClient(errConflict)) }),
 		Entry("whose objects cannot be read", "APIError", func(_ context.Context, p *poolPlay) {
-			p.r = p.reconciler(blind())
+			p.r = p.reconciler(noListClient())
 		}),
 		Entry("without a store", "StoreNotFound", func(ctx context.Context, p *poolPlay) {
 			Expect(api.Delete(ctx, p.store)).To(Succeed())
@@ -201,9 +203,11 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 		}
 		p.r.Client = acting // the cleanup reconciles once more, to delete the object
 	},
-		Entry("whose writes are refused", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errRefused) }),
-		Entry("whose writes conflict", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errConflict) }),
-		Entry("whose objects cannot be read", "APIError", func(_ context.Context, p *diskPlay) { p.r.Client = blind() }),
+		Entry("whose writes are refused", "",
+			func(_ context.Context, p *diskPlay) { p.r.Client = failingClient(errRefused) }),
+		Entry("whose writes conflict", "", func(_ context.Context, p *diskPlay) { p.r.Client = failingClient(errConflict) }),
+		Entry("whose objects cannot be read", "APIError",
+			func(_ context.Context, p *diskPlay) { p.r.Client = noListClient() }),
 		Entry("whose class is somebody else's", "StorageClassTaken", func(ctx context.Context, p *diskPlay) {
 			Expect(api.Create(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: p.name},
 				Provisioner: "example.org/theirs"})).To(Succeed())
@@ -229,11 +233,11 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 	)
 })
 
-// awayPlacements simulates an etcd that does not answer.
-type awayPlacements struct{}
+// unreachablePlacements simulates an etcd that does not answer.
+type unreachablePlacements struct{}
 
-func (awayPlacements) Open(string, workload.EtcdAccess, fleet.EtcdCredentials) (fleet.Placement, error) {
+func (unreachablePlacements) Open(string, workload.EtcdAccess, fleet.EtcdCredentials) (fleet.Placement, error) {
 	return nil, errors.New("connection refused")
 }
 
-func (awayPlacements) Close(string) {}
+func (unreachablePlacements) Close(string) {}

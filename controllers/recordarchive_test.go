@@ -25,13 +25,13 @@ import (
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
-// playedArchiver simulates the pod of an archive.
-type playedArchiver struct {
+// fakeArchiver simulates the pod of an archive.
+type fakeArchiver struct {
 	mu     sync.Mutex
 	report *archiving.Report // nil if the archiver does not answer
 }
 
-func (a *playedArchiver) Report(context.Context, string) (*archiving.Report, error) {
+func (a *fakeArchiver) Report(context.Context, string) (*archiving.Report, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.report == nil {
@@ -41,7 +41,7 @@ func (a *playedArchiver) Report(context.Context, string) (*archiving.Report, err
 }
 
 // says sets the report of the archiver.
-func (a *playedArchiver) says(lag time.Duration, trouble *archiving.Trouble) {
+func (a *fakeArchiver) says(lag time.Duration, trouble *archiving.Trouble) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	seconds, through := lag.Seconds(), time.Now().Add(-lag)
@@ -52,12 +52,12 @@ func (a *playedArchiver) says(lag time.Duration, trouble *archiving.Trouble) {
 // archivePlay simulates a cluster that has a store with an archive.
 type archivePlay struct {
 	*storePlay
-	archiver *playedArchiver
+	archiver *fakeArchiver
 	archives *recordarchive.Reconciler
 }
 
 func newArchivePlay(ctx context.Context) *archivePlay {
-	p := &archivePlay{storePlay: newStorePlay(ctx), archiver: &playedArchiver{}}
+	p := &archivePlay{storePlay: newStorePlay(ctx), archiver: &fakeArchiver{}}
 	p.archives = &recordarchive.Reconciler{Client: acting, Live: operatorClient, Archives: p.archiver,
 		Recorder: events.NewFakeRecorder(1000), Image: "sheaf-archive:1",
 		Trust: &trust.Keeper{Client: acting, Live: operatorClient, Now: time.Now}}

@@ -29,8 +29,8 @@ import (
 // IssuerKeys reads an issuer's keys in the same way as the operator. The external test package sets it.
 var IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 
-// playedIssuer simulates an issuer of tokens behind HTTPS.
-type playedIssuer struct {
+// fakeIssuer simulates an issuer of tokens behind HTTPS.
+type fakeIssuer struct {
 	*httptest.Server
 	mu    sync.Mutex // guards the fields below
 	keys  map[string]*ecdsa.PrivateKey
@@ -38,8 +38,8 @@ type playedIssuer struct {
 	mute  bool // the issuer answers 503
 }
 
-func newPlayedIssuer() *playedIssuer {
-	p := &playedIssuer{keys: map[string]*ecdsa.PrivateKey{}}
+func newPlayedIssuer() *fakeIssuer {
+	p := &fakeIssuer{keys: map[string]*ecdsa.PrivateKey{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		p.mu.Lock()
@@ -62,7 +62,7 @@ func newPlayedIssuer() *playedIssuer {
 }
 
 // set returns the JSON Web Key Set. The caller holds p.mu.
-func (p *playedIssuer) set() []byte {
+func (p *fakeIssuer) set() []byte {
 	var set jose.JSONWebKeySet
 	for id, key := range p.keys {
 		set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Public(), KeyID: id})
@@ -73,7 +73,7 @@ func (p *playedIssuer) set() []byte {
 }
 
 // rotate replaces all keys with one key that has a new id.
-func (p *playedIssuer) rotate(id string) {
+func (p *fakeIssuer) rotate(id string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	Expect(err).NotTo(HaveOccurred())
 	p.mu.Lock()
@@ -82,20 +82,20 @@ func (p *playedIssuer) rotate(id string) {
 }
 
 // read returns how many times the keys were read.
-func (p *playedIssuer) read() int {
+func (p *fakeIssuer) read() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.reads
 }
 
-func (p *playedIssuer) silent(mute bool) {
+func (p *fakeIssuer) silent(mute bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mute = mute
 }
 
 // token issues a token for a user. It is signed with the key that has the given id.
-func (p *playedIssuer) token(id, user, audience string, ends time.Time) string {
+func (p *fakeIssuer) token(id, user, audience string, ends time.Time) string {
 	GinkgoHelper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,11 +195,11 @@ var _ = Describe("Issuers of tokens", func() {
 				reconcile()
 			}
 			Expect(issuer.read()).To(Equal(2))
-			before := wrote.Load()
+			before := writeCount.Load()
 			now = now.Add(time.Hour)
 			reconcile()
 			Expect(issuer.read()).To(Equal(3), "keys are read every hour")
-			Expect(wrote.Load()).To(Equal(before))
+			Expect(writeCount.Load()).To(Equal(before))
 
 			By("it is silent, also for an operator that has just started")
 			issuer.silent(true)
@@ -215,12 +215,12 @@ var _ = Describe("Issuers of tokens", func() {
 					"stay in use")
 				Expect(who("two", "ada")).To(Equal("may"))
 			}
-			before = wrote.Load()
+			before = writeCount.Load()
 			for range 3 {
 				now = now.Add(10 * time.Minute)
 				reconcile()
 			}
-			Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
+			Expect(writeCount.Load()).To(Equal(before), "nothing has changed, and something was written")
 			// The condition says since when the keys cannot be read, and does not count the failed attempts.
 			p.settle(ctx)
 			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "since "+since.Add(time.Hour).

@@ -232,12 +232,12 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 			Expect(reconcile()).To(Equal(30 * time.Second))
 			expect(metav1.ConditionFalse, "ProcessesBehind", "table 1", "ssd-1-0 uses table 7, since "+since.UTC().
 				Format(time.RFC3339))
-			before := wrote.Load()
+			before := writeCount.Load()
 			for range 3 {
 				now = now.Add(30 * time.Second)
 				reconcile()
 			}
-			Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
+			Expect(writeCount.Load()).To(Equal(before), "nothing has changed, and something was written")
 
 			By("it has none; it does not tell; it has the newest")
 			versions["ssd-1-0"] = 0

@@ -18,7 +18,7 @@ func threeCopies(store *v1alpha1.RecordStore) { store.Spec.Replication.Copies = 
 
 // stateOf returns a client that reads objects as if the given shard were in the given state.
 func stateOf(shard string, state v1alpha1.ShardState) client.Client {
-	return altered(acting, func(o client.Object) {
+	return alteringClient(acting, func(o client.Object) {
 		switch o := o.(type) {
 		case *v1alpha1.Shard:
 			if o.Name == shard {
@@ -214,7 +214,7 @@ var _ = Describe("A store with several copies", func() {
 		p.pool(ctx, 3)
 		p.settle(ctx)
 		before := p.get(ctx).Status.Groups
-		p.r.Placements = awayPlacements{}
+		p.r.Placements = unreachablePlacements{}
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionUnknown, "EtcdNotReady")
 		Expect(p.get(ctx).Status.Groups).To(Equal(before))
@@ -228,7 +228,7 @@ var _ = Describe("A store with several copies", func() {
 		store.Spec.Replication.Copies = 3
 		Expect(api.Update(ctx, store)).To(MatchError(ContainSubstring("replication.copies cannot be changed")))
 		By("and says so where etcd holds another number")
-		p.r.Client = altered(acting, func(o client.Object) {
+		p.r.Client = alteringClient(acting, func(o client.Object) {
 			if store, ok := o.(*v1alpha1.RecordStore); ok {
 				store.Spec.Replication.Copies = 3
 			}

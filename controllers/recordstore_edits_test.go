@@ -87,12 +87,12 @@ func (p *storePlay) heal(ctx context.Context) {
 	GinkgoHelper()
 	for n := 0; ; n++ {
 		Expect(n).To(BeNumerically("<", 6), "it does not settle: %v", p.words(ctx))
-		before := wrote.Load()
+		before := writeCount.Load()
 		result, err := p.reconcile(ctx)
-		ginkgo.GinkgoWriter.Printf("reconcile %d: %+v, %v, %d writes\n", n, result, err, wrote.Load()-before)
+		ginkgo.GinkgoWriter.Printf("reconcile %d: %+v, %v, %d writes\n", n, result, err, writeCount.Load()-before)
 		_, err2 := p.pools.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace,
 			Name: "ssd"}})
-		if wrote.Load() == before && err == nil && err2 == nil {
+		if writeCount.Load() == before && err == nil && err2 == nil {
 			return
 		}
 	}
@@ -125,8 +125,8 @@ func (p *storePlay) edited(ctx context.Context, made []client.Object, choose fun
 	return done
 }
 
-// refusing returns a client whose writes to one Service the API server refuses, as an admission webhook may.
-func refusing(service string) client.Client {
+// refusingClient returns a client whose writes to one Service the API server refuses, as an admission webhook may.
+func refusingClient(service string) client.Client {
 	refuse := func(kind, name string) error {
 		if kind != "Service" || name != service {
 			return nil
@@ -226,7 +226,7 @@ var _ = Describe("What is edited by hand", func() {
 	})
 
 	It("is healed everywhere else while one object is refused", func(ctx context.Context) {
-		p.operator(refusing("quotes-gateway"))
+		p.operator(refusingClient("quotes-gateway"))
 		service, set, budget := &corev1.Service{}, &appsv1.StatefulSet{}, &policyv1.PodDisruptionBudget{}
 		get := func(o client.Object, name string) {
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, o)).To(Succeed())

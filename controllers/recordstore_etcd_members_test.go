@@ -47,7 +47,7 @@ var _ = Describe("The members of a managed etcd", func() {
 	It("are counted, and one that is not well is named with its cause", func(ctx context.Context) {
 		p.running(ctx, 2, three)
 		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionTrue, "Redundant", "3 of 3")
-		p.said()
+		p.takeEvents()
 
 		By("one that waits on a disk that was replaced")
 		member(ctx, "quotes-etcd-1", unready(
@@ -57,7 +57,7 @@ var _ = Describe("The members of a managed etcd", func() {
 			"2 of 3; quotes-etcd-1: sheaf: its disk was replaced")
 		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionTrue, "Ready")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdMembersMissing", "2 of 3")
-		Expect(p.said()).To(ContainElement(ContainSubstring(
+		Expect(p.takeEvents()).To(ContainElement(ContainSubstring(
 			"Warning MembersMissing EtcdRedundant is False: 2 of 3; quotes-etcd-1: ")))
 
 		By("then joining the others")
@@ -73,7 +73,7 @@ var _ = Describe("The members of a managed etcd", func() {
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing",
 			"2 of 3; quotes-etcd-1: it is a learner")
-		Expect(p.said()).To(BeEmpty(), "one event for one trouble")
+		Expect(p.takeEvents()).To(BeEmpty(), "one event for one trouble")
 
 		By("and being well again")
 		member(ctx, "quotes-etcd-1", ready)

@@ -88,16 +88,16 @@ func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials flee
 	error) {
 	access.Endpoints, access.Own = e.server.Endpoints(), false // this etcd does not use certificates
 	opened, err := e.placements.Open(key, access, credentials)
-	return playedPlacement{opened, e.members[key]}, err
+	return fakePlacement{opened, e.members[key]}, err
 }
 
-// playedPlacement is the operator's placement, but reports simulated members, because this etcd has only one member.
-type playedPlacement struct {
+// fakePlacement is the operator's placement, but reports simulated members, because this etcd has only one member.
+type fakePlacement struct {
 	fleet.Placement
 	members []fleet.EtcdMember
 }
 
-func (p playedPlacement) EtcdMembers(context.Context) ([]fleet.EtcdMember, error) {
+func (p fakePlacement) EtcdMembers(context.Context) ([]fleet.EtcdMember, error) {
 	return p.members, nil
 }
 

@@ -83,7 +83,7 @@ var stopEtcd = func() error { return nil }
 type storePlay struct {
 	*play
 	etcd    EtcdPlay
-	certs   *playedTransports
+	certs   *simulatedTransports
 	clock   func() time.Time // the operator's clock
 	r       *recordstore.Reconciler
 	pools   *shardpool.Reconciler
@@ -100,7 +100,7 @@ func newStorePlay(ctx context.Context) *storePlay {
 	etcd, err := sharedEtcd()
 	Expect(err).NotTo(HaveOccurred())
 	p := &storePlay{play: newPlay(ctx), etcd: etcd, events: events.NewFakeRecorder(10000), clock: time.Now}
-	p.certs = &playedTransports{play: p.play, now: func() time.Time {
+	p.certs = &simulatedTransports{play: p.play, now: func() time.Time {
 		return p.clock()
 	}, has: map[types.UID]deliveredFiles{}, held: map[string]bool{}}
 	p.uuidOf = etcd.Volume
@@ -257,8 +257,8 @@ func (p *storePlay) settle(ctx context.Context) {
 	GinkgoHelper()
 	for n, quiet := 0, 0; quiet < 2; n++ {
 		Expect(n).To(BeNumerically("<", 100), "it does not settle: %v", p.words(ctx))
-		before := wrote.Load()
-		if quiet++; p.round(ctx) != nil || wrote.Load() != before {
+		before := writeCount.Load()
+		if quiet++; p.round(ctx) != nil || writeCount.Load() != before {
 			quiet = 0
 		}
 	}
@@ -347,8 +347,8 @@ func (p *storePlay) picture(ctx context.Context) map[string]string {
 	return pictures
 }
 
-// said returns the events that were reported since the previous call.
-func (p *storePlay) said() (lines []string) {
+// takeEvents returns the events that were reported since the previous call.
+func (p *storePlay) takeEvents() (lines []string) {
 	for {
 		select {
 		case line := <-p.events.Events:
@@ -359,8 +359,8 @@ func (p *storePlay) said() (lines []string) {
 	}
 }
 
-// altered returns a client that applies change to each object that it reads.
-func altered(base client.WithWatch, change func(client.Object)) client.Client {
+// alteringClient returns a client that applies change to each object that it reads.
+func alteringClient(base client.WithWatch, change func(client.Object)) client.Client {
 	return interceptor.NewClient(base, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
 			opts ...client.GetOption) error {

@@ -56,21 +56,21 @@ var _ = Describe("The store's controller", func() {
 		p.operator(k.client())
 		p.pools.Client = acting
 	}
-	run := func(ctx context.Context, die deaths) (end map[string]string, writes int, started map[string]int) {
+	run := func(ctx context.Context, die killPlan) (end map[string]string, writes int, started map[string]int) {
 		p := newStorePlay(ctx)
 		k := &killer{at: die()}
 		live(p, k)
 		storeStory(ctx, p, func() {
 			for n := 0; ; n++ {
-				Expect(n).To(BeNumerically("<", mostRounds), "it does not settle: %v", p.words(ctx))
-				before := wrote.Load()
+				Expect(n).To(BeNumerically("<", roundsMax), "it does not settle: %v", p.words(ctx))
+				before := writeCount.Load()
 				err := p.round(ctx)
 				if k.dead() {
 					writes, k = writes+k.writes, &killer{at: die()}
 					live(p, k)
 					continue
 				}
-				if err == nil && wrote.Load() == before {
+				if err == nil && writeCount.Load() == before {
 					return
 				}
 			}
@@ -79,7 +79,7 @@ var _ = Describe("The store's controller", func() {
 	}
 
 	It("comes to the same end when it is killed after any of its writes", func(ctx context.Context) {
-		want, writes, started := run(ctx, once(0))
+		want, writes, started := run(ctx, killOnce(0))
 		Expect(writes).To(BeNumerically(">", 15))
 		Expect(started).To(Equal(map[string]int{"quotes-etcd": 2, "ssd-0": 2}))
 		for how, die := range aliveUntil(writes) {
@@ -90,16 +90,16 @@ var _ = Describe("The store's controller", func() {
 	})
 
 	It("comes to the same end with a cache that is behind", func(ctx context.Context) {
-		want, _, started := run(ctx, once(0))
+		want, _, started := run(ctx, killOnce(0))
 		const behind = 3
 		p := newStorePlay(ctx)
 		history := []client.Client{p.snapshot(ctx)}
-		p.operator(reading(func() client.Client { return history[0] }))
+		p.operator(cachedReader(func() client.Client { return history[0] }))
 		storeStory(ctx, p, func() {
 			for n, quiet := 0, 0; quiet <= 2*behind; n++ {
 				Expect(n).To(BeNumerically("<", 150), "it does not settle: %v", p.words(ctx))
-				before := wrote.Load()
-				if quiet++; p.round(ctx) != nil || wrote.Load() != before {
+				before := writeCount.Load()
+				if quiet++; p.round(ctx) != nil || writeCount.Load() != before {
 					quiet = 0
 				}
 				history = append(history, p.snapshot(ctx))

@@ -25,13 +25,13 @@ var _ = Describe("The store's controller, where etcd was set back", func() {
 		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdRolledBack", "its revision is 7, seen was 9",
 			"settled groups are read and written", "docs/operations/etcd.md")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdRolledBack")
-		Expect(p.said()).To(ContainElement(ContainSubstring("EtcdRolledBack")))
-		Expect(p.runs(ctx)).To(HaveLen(2), "no shard is removed on the word of an older etcd")
+		Expect(p.takeEvents()).To(ContainElement(ContainSubstring("EtcdRolledBack")))
+		Expect(p.runningShards(ctx)).To(HaveLen(2), "no shard is removed on the word of an older etcd")
 
 		Expect(etcd.Thaw(ctx, p.Namespace, "quotes")).To(Succeed())
 		p.away = false
 		p.settle(ctx)
 		p.ready(ctx)
-		Expect(p.runs(ctx)).To(HaveLen(1))
+		Expect(p.runningShards(ctx)).To(HaveLen(1))
 	})
 })

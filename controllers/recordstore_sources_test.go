@@ -135,8 +135,8 @@ func newAuthority(name string) *authority.Authority {
 	return a
 }
 
-// byCertManager makes a store request its certificates from the given issuer.
-func byCertManager(issuer string) func(*v1alpha1.RecordStore) {
+// useCertManager makes a store request its certificates from the given issuer.
+func useCertManager(issuer string) func(*v1alpha1.RecordStore) {
 	return func(s *v1alpha1.RecordStore) {
 		s.Spec.TLS = &v1alpha1.TLS{Source: v1alpha1.TLSFromCertManager, CertManager: &v1alpha1.TLSCertManager{
 			IssuerRef: v1alpha1.TLSIssuerRef{Name: issuer, Kind: "ClusterIssuer"},
@@ -144,8 +144,8 @@ func byCertManager(issuer string) func(*v1alpha1.RecordStore) {
 	}
 }
 
-// byProvided makes a store use certificates from Secrets whose names begin with given-.
-func byProvided(s *v1alpha1.RecordStore) {
+// useProvided makes a store use certificates from Secrets whose names begin with given-.
+func useProvided(s *v1alpha1.RecordStore) {
 	s.Spec.TLS = &v1alpha1.TLS{Source: v1alpha1.TLSProvided, Provided: &v1alpha1.TLSProvidedSecrets{
 		SecretPrefix: "given-"}}
 }
@@ -160,9 +160,9 @@ func (p *storePlay) opened(ctx context.Context) bool {
 	return len(sets.Items)+len(deployments.Items) > 0
 }
 
-// forbidding returns a configuration whose requests to this path are refused, as they are if the role lacks a
+// forbiddenConfig returns a configuration whose requests to this path are refused, as they are if the role lacks a
 // permission.
-func forbidding(of *rest.Config, path string) *rest.Config {
+func forbiddenConfig(of *rest.Config, path string) *rest.Config {
 	out := rest.CopyConfig(of)
 	out.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
@@ -207,7 +207,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			p.clock = func() time.Time { return now }
 			_, err := p.listCertificates(ctx)
 			Expect(err).To(HaveOccurred(), "the kind is there already")
-			p.create(ctx, byCertManager("ca"))
+			p.create(ctx, useCertManager("ca"))
 			p.pool(ctx, 2)
 			p.rounds(ctx, 3)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertManagerMissing", "install cert-manager")
@@ -236,7 +236,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 
 			By("one that does")
 			cert.by["ca"], cert.change = newAuthority("ca"), nil
-			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, rests(v1alpha1.TransportRequired))
+			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, atRest(v1alpha1.TransportRequired))
 			p.settle(ctx)
 			p.ready(ctx)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready",
@@ -273,12 +273,12 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 		func(ctx context.Context) {
 			p := newStorePlay(ctx)
 			p.installCertManager(ctx)
-			barred, err := client.NewWithWatch(forbidding(operatorConfig, "/apis/cert-manager.io/"),
+			barred, err := client.NewWithWatch(forbiddenConfig(operatorConfig, "/apis/cert-manager.io/"),
 				client.Options{Scheme: envScheme})
 			Expect(err).NotTo(HaveOccurred())
 			p.operator(acting)
 			p.r.Trust.Live, p.r.Trust.Client = barred, barred
-			p.create(ctx, byCertManager("ca"))
+			p.create(ctx, useCertManager("ca"))
 			p.rounds(ctx, 2)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertManagerForbidden", "certManager.enabled")
 			Expect(p.opened(ctx)).To(BeFalse())
@@ -295,7 +295,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			p.create(ctx, withTLS(v1alpha1.TLSRequired))
 			p.pool(ctx, 2)
 			p.settle(ctx)
-			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			p.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 			shards := p.uids(ctx, workload.ContainerShard)
 			over := func(change func(*v1alpha1.RecordStore)) (phases []v1alpha1.TLSPhase) {
 				GinkgoHelper()
@@ -306,31 +306,31 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 					if phase := s.Status.TLS.Phase; !slices.Contains(phases, phase) {
 						phases = append(phases, phase)
 					}
-				}, func(s *v1alpha1.TLSStatus) bool { return s.Bundle != before && rests(v1alpha1.TransportRequired)(s) })
+				}, func(s *v1alpha1.TLSStatus) bool { return s.Bundle != before && atRest(v1alpha1.TransportRequired)(s) })
 				p.settle(ctx)
 				p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
 				Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
 				return phases
 			}
 			steps := []v1alpha1.TLSPhase{v1alpha1.TLSTrusting, v1alpha1.TLSIssuing, v1alpha1.TLSDropping}
-			Expect(over(byCertManager("a"))).To(ContainElements(steps))
+			Expect(over(useCertManager("a"))).To(ContainElements(steps))
 			Expect(p.secret(ctx, "ssd-0-tls").Data["client.crt"]).To(Equal(p.secret(ctx, "ssd-0-tls-client").Data["tls.crt"]))
-			Expect(over(byCertManager("b"))).To(ContainElements(steps))
+			Expect(over(useCertManager("b"))).To(ContainElements(steps))
 			told := &corev1.ConfigMap{}
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-tls"}, told)).To(Succeed())
 			Expect(told.Data["ca.crt"]).To(BeEquivalentTo(cert.by["b"].CertificatePEM()))
 
 			By("the record of the authorities that is lost: it holds no keys, and is made again")
 			Expect(api.Delete(ctx, p.secret(ctx, "quotes-authority"))).To(Succeed())
-			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, rests(v1alpha1.TransportRequired))
+			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, atRest(v1alpha1.TransportRequired))
 			p.secret(ctx, "quotes-authority")
 
 			By("another issuer while the store goes over to one: all that was told stays trusted meanwhile")
-			p.change(ctx, byCertManager("a"))
+			p.change(ctx, useCertManager("a"))
 			p.until(ctx, func(*v1alpha1.RecordStore) {
 				now = now.Add(time.Minute)
 			}, func(s *v1alpha1.TLSStatus) bool { return s.Phase == v1alpha1.TLSIssuing })
-			Expect(over(byCertManager("b"))).To(ContainElements(v1alpha1.TLSTrusting))
+			Expect(over(useCertManager("b"))).To(ContainElements(v1alpha1.TLSTrusting))
 
 			Expect(over(withTLS(v1alpha1.TLSRequired))).To(ContainElements(steps))
 			left, err := p.listCertificates(ctx)
@@ -346,7 +346,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			p := newStorePlay(ctx)
 			now := time.Now()
 			p.clock = func() time.Time { return now }
-			p.create(ctx, byProvided)
+			p.create(ctx, useProvided)
 			p.pool(ctx, 1)
 			p.rounds(ctx, 3)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretMissing",
@@ -389,7 +389,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 				give(a, "given-shard-ssd-0", identity.Identity{Role: identity.Shard, Name: "ssd-0"}, shard, nil)
 			}
 			giveAll(own)
-			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			p.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 			p.settle(ctx)
 			p.ready(ctx)
 			shards := p.uids(ctx, workload.ContainerShard)
@@ -460,14 +460,14 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 					d["ca.crt"], d["client-ca.crt"] = own.CertificatePEM(), callers.CertificatePEM()
 				})
 			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
-				return s.ClientBundle != s.Bundle && rests(v1alpha1.TransportRequired)(s)
+				return s.ClientBundle != s.Bundle && atRest(v1alpha1.TransportRequired)(s)
 			})
 			Expect(p.secret(ctx, "quotes-admin-tls").Data).To(And(
 				HaveKeyWithValue("client-ca.crt", BeEquivalentTo(callers.CertificatePEM())),
 				HaveKeyWithValue("ca.crt", BeEquivalentTo(own.CertificatePEM()))))
 			Expect(api.Delete(ctx, p.secret(ctx, "given-admin"))).To(Succeed())
 			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
-				return s.ClientBundle == s.Bundle && rests(v1alpha1.TransportRequired)(s)
+				return s.ClientBundle == s.Bundle && atRest(v1alpha1.TransportRequired)(s)
 			})
 			Expect(p.secretNames(ctx)).NotTo(ContainElement("quotes-admin-tls"))
 
@@ -475,7 +475,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			was := p.get(ctx).Status.TLS.Bundle
 			give(other, "given-gateway", identity.Identity{Role: identity.Gateway}, gateway, nil)
 			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
-				return s.Bundle != was && rests(v1alpha1.TransportRequired)(s)
+				return s.Bundle != was && atRest(v1alpha1.TransportRequired)(s)
 			})
 			Expect(p.secret(ctx, "quotes-gateway-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-gateway").Data["tls.crt"]))
 			Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-shard-ssd-0").Data["tls.crt"]))
@@ -486,7 +486,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			first := p.get(ctx).Status.TLS.Bundle
 			p.until(ctx, func(s *v1alpha1.RecordStore) {
 				now, seen[s.Status.TLS.Phase] = now.Add(time.Minute), true
-			}, func(s *v1alpha1.TLSStatus) bool { return s.Bundle != first && rests(v1alpha1.TransportRequired)(s) })
+			}, func(s *v1alpha1.TLSStatus) bool { return s.Bundle != first && atRest(v1alpha1.TransportRequired)(s) })
 			Expect(seen).To(HaveLen(4))
 			Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
 			told := &corev1.ConfigMap{}

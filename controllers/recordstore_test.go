@@ -70,12 +70,12 @@ var _ = Describe("A store", func() {
 		object(ctx, "quotes-etcd", &set)
 		Expect(set.Spec.Template.Annotations["sheaf.dev/etcd-state"]).To(Equal("existing"))
 		Expect(p.started["quotes-etcd"]).To(Equal(1))
-		Expect(p.said()).To(ContainElement(ContainSubstring("Normal Ready Ready is True")))
+		Expect(p.takeEvents()).To(ContainElement(ContainSubstring("Normal Ready Ready is True")))
 	})
 
 	It("writes nothing while nothing changes, and looks at etcd seldom", func(ctx context.Context) {
 		p.running(ctx, 2)
-		p.said()
+		p.takeEvents()
 		before := p.versions(ctx)
 		for range 5 {
 			result, err := p.reconcile(ctx)
@@ -83,7 +83,7 @@ var _ = Describe("A store", func() {
 			Expect(result.RequeueAfter).To(BeNumerically(">=", 10*time.Second))
 		}
 		Expect(p.versions(ctx)).To(Equal(before))
-		Expect(p.said()).To(BeEmpty())
+		Expect(p.takeEvents()).To(BeEmpty())
 		By("nor after a restart of the operator")
 		p.operator(acting)
 		Expect(p.round(ctx)).To(Succeed())
@@ -103,12 +103,12 @@ var _ = Describe("A store", func() {
 		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "PlacementLost")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "PlacementLost")
 		p.absent(ctx, v1alpha1.ConditionReconciling)
-		Expect(p.said()).To(ContainElement(HavePrefix("Warning PlacementLost")))
+		Expect(p.takeEvents()).To(ContainElement(HavePrefix("Warning PlacementLost")))
 		result, err := p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(BeNumerically(">=", 10*time.Second))
 		By("nor by an operator that reads what was before it was made")
-		p.r.Client = altered(acting, func(o client.Object) {
+		p.r.Client = alteringClient(acting, func(o client.Object) {
 			if store, ok := o.(*v1alpha1.RecordStore); ok {
 				store.Status.PlacementInitialized = false
 			}

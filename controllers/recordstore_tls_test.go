@@ -26,10 +26,10 @@ import (
 // deliveredFiles is the content of a pod's folder of certificates.
 type deliveredFiles map[string][]byte
 
-// playedTransports simulates how the processes in the pods of a simulated cluster use their certificates. The processes
-// have the files that the kubelet has delivered, which are the current contents of the Secret and the ConfigMap unless
-// a test delays a delivery. The simulation uses the code of the real processes (package certs).
-type playedTransports struct {
+// simulatedTransports simulates how the processes in the pods of a simulated cluster use their certificates. The
+// processes have the files that the kubelet has delivered, which are the current contents of the Secret and the
+// ConfigMap unless a test delays a delivery. The simulation uses the code of the real processes (package certs).
+type simulatedTransports struct {
 	play *play
 	mu   sync.Mutex
 	has  map[types.UID]deliveredFiles // by pod
@@ -44,7 +44,7 @@ type playedTransports struct {
 }
 
 // Transport implements trust.TransportClient.
-func (p *playedTransports) Transport(ctx context.Context, address string) (out certs.Report, err error) {
+func (p *simulatedTransports) Transport(ctx context.Context, address string) (out certs.Report, err error) {
 	pod, err := p.pod(ctx, address)
 	if err != nil {
 		return out, err
@@ -79,7 +79,7 @@ func (p *playedTransports) Transport(ctx context.Context, address string) (out c
 	return out, nil
 }
 
-func (p *playedTransports) pod(ctx context.Context, address string) (*corev1.Pod, error) {
+func (p *simulatedTransports) pod(ctx context.Context, address string) (*corev1.Pod, error) {
 	ip, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (p *playedTransports) pod(ctx context.Context, address string) (*corev1.Pod
 }
 
 // deliver returns the files that the kubelet writes from a pod's projected volume.
-func (p *playedTransports) deliver(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error) {
+func (p *simulatedTransports) deliver(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error) {
 	out := deliveredFiles{}
 	for _, volume := range pod.Spec.Volumes {
 		if volume.Projected == nil {
@@ -115,7 +115,7 @@ func (p *playedTransports) deliver(ctx context.Context, pod *corev1.Pod) (delive
 	return out, nil
 }
 
-func (p *playedTransports) project(ctx context.Context, from corev1.VolumeProjection, into deliveredFiles) error {
+func (p *simulatedTransports) project(ctx context.Context, from corev1.VolumeProjection, into deliveredFiles) error {
 	if from.ConfigMap != nil {
 		var m corev1.ConfigMap
 		if err := api.Get(ctx, types.NamespacedName{Namespace: p.play.Namespace, Name: from.ConfigMap.Name}, &m); err != nil {
@@ -182,8 +182,8 @@ func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore
 	Expect(p.words(ctx)).To(BeEmpty(), "it does not come to that: %+v", p.get(ctx).Status.TLS)
 }
 
-// rests returns a function that reports whether all processes use the given transport and no change is in progress.
-func rests(in v1alpha1.TLSTransport) func(*v1alpha1.TLSStatus) bool {
+// atRest returns a function that reports whether all processes use the given transport and no change is in progress.
+func atRest(in v1alpha1.TLSTransport) func(*v1alpha1.TLSStatus) bool {
 	return func(s *v1alpha1.TLSStatus) bool {
 		return s.Phase == v1alpha1.TLSReady && s.Transport == in && s.Reported == s.Processes && s.Processes > 0
 	}
@@ -297,7 +297,7 @@ var _ = Describe("The certificates of a store", func() {
 		p.pool(ctx, 2)
 		p.settle(ctx)
 		p.ready(ctx)
-		p.until(ctx, nil, rests(v1alpha1.TransportPlaintext))
+		p.until(ctx, nil, atRest(v1alpha1.TransportPlaintext))
 		shards, members := p.uids(ctx, workload.ContainerShard), p.uids(ctx, workload.ContainerEtcd)
 		Expect(shards).To(HaveLen(2))
 
@@ -320,7 +320,7 @@ var _ = Describe("The certificates of a store", func() {
 		p.certs.held["ssd-1-0"] = false
 		p.until(ctx, func(*v1alpha1.RecordStore) {
 			Expect(len(p.uids(ctx, workload.ContainerEtcd))).To(BeNumerically(">=", 2), "members restart one at a time")
-		}, rests(v1alpha1.TransportRequired))
+		}, atRest(v1alpha1.TransportRequired))
 		Expect(p.uids(ctx, workload.ContainerEtcd)).NotTo(ContainElements(values(members)))
 
 		By("going back")
@@ -328,7 +328,7 @@ var _ = Describe("The certificates of a store", func() {
 		seen := map[v1alpha1.TLSTransport]bool{}
 		p.until(ctx, func(s *v1alpha1.RecordStore) {
 			seen[s.Status.TLS.Transport] = true
-		}, rests(v1alpha1.TransportPlaintext))
+		}, atRest(v1alpha1.TransportPlaintext))
 		Expect(seen).To(HaveKey(v1alpha1.TransportBoth))
 		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards),
 			"a shard restarts neither for the one nor for the other")
@@ -342,7 +342,7 @@ var _ = Describe("The certificates of a store", func() {
 			p.create(ctx, withTLS(v1alpha1.TLSRequired))
 			p.pool(ctx, 2)
 			p.settle(ctx)
-			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			p.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 			shards, first := p.uids(ctx, workload.ContainerShard), p.get(ctx).Status.TLS
 			leaf := p.secret(ctx, "ssd-0-tls").Data["tls.crt"]
 			phase := func(want v1alpha1.TLSPhase) func(*v1alpha1.TLSStatus) bool {
@@ -366,7 +366,7 @@ var _ = Describe("The certificates of a store", func() {
 			now = now.Add(time.Hour)
 			p.until(ctx, nil, phase(v1alpha1.TLSDropping))
 			Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).NotTo(Equal(leaf))
-			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			p.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 			last := p.get(ctx).Status.TLS
 			Expect(last.Rotated).To(Equal("1"))
 			Expect(last.Bundle).NotTo(Equal(first.Bundle))
@@ -383,7 +383,7 @@ var _ = Describe("The certificates of a store", func() {
 			p.create(ctx, withTLS(v1alpha1.TLSRequired))
 			p.pool(ctx, 1)
 			p.settle(ctx)
-			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			p.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 			shards, bundle := p.uids(ctx, workload.ContainerShard), p.get(ctx).Status.TLS.Bundle
 			Expect(api.Delete(ctx, p.secret(ctx, "quotes-authority"))).To(Succeed())
 			for range 4 {
@@ -400,7 +400,7 @@ var _ = Describe("The certificates of a store", func() {
 
 			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "lost" })
 			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
-				return s.Rotated == "lost" && rests(v1alpha1.TransportRequired)(s)
+				return s.Rotated == "lost" && atRest(v1alpha1.TransportRequired)(s)
 			})
 			Expect(p.get(ctx).Status.TLS.Bundle).NotTo(Equal(bundle))
 			Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
@@ -414,7 +414,7 @@ var _ = Describe("The certificates of a store", func() {
 		p.create(ctx, withTLS(v1alpha1.TLSRequired))
 		p.pool(ctx, 1)
 		p.settle(ctx)
-		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+		p.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 		names := []string{"quotes-gateway-tls", "quotes-etcd-tls", "ssd-0-tls", "quotes-admin-tls",
 			"quotes-client-reader-tls"}
 		leaves := func() (all []string) {
@@ -451,14 +451,15 @@ var _ = Describe("The certificates of a store", func() {
 		p.create(ctx, withTLS(v1alpha1.TLSDisabled))
 		p.pool(ctx, 1)
 		p.settle(ctx)
-		p.until(ctx, nil, rests(v1alpha1.TransportPlaintext))
+		p.until(ctx, nil, atRest(v1alpha1.TransportPlaintext))
 		bundle := p.get(ctx).Status.TLS.Bundle
 		p.change(ctx, withTLS(v1alpha1.TLSRequired))
 		store := p.get(ctx)
 		store.Status.TLS = &v1alpha1.TLSStatus{}
 		Expect(api.Status().Update(ctx, store)).To(Succeed())
 		seen := map[v1alpha1.TLSTransport]bool{}
-		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true }, rests(v1alpha1.TransportRequired))
+		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true },
+			atRest(v1alpha1.TransportRequired))
 		Expect(seen).To(HaveLen(3), "it goes over step by step, and not at once")
 		Expect(p.get(ctx).Status.TLS.Bundle).To(Equal(bundle))
 	})
@@ -528,7 +529,7 @@ var _ = Describe("The certificates of a store", func() {
 			p.create(ctx, withTLS(v1alpha1.TLSRequired), func(s *v1alpha1.RecordStore) { s.Spec.TLS.PublishTo = []string{team} })
 			p.pool(ctx, 1)
 			p.settle(ctx)
-			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			p.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 			first := p.secret(ctx, "quotes-admin-tls").Data["ca.crt"]
 			Expect(told(team).Data).To(Equal(map[string]string{"ca.crt": string(first)}))
 			Expect(p.get(ctx).Status.TLS.Published).To(ConsistOf(team))
@@ -581,7 +582,7 @@ var _ = Describe("The certificates of a store", func() {
 			p.create(ctx, withTLS(v1alpha1.TLSRequired))
 			p.pool(ctx, 1)
 			p.settle(ctx)
-			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			p.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 			before := p.picture(ctx)
 			restore := p.withoutField(ctx, "status", "tls")
 			p.rounds(ctx, 4)
@@ -604,11 +605,11 @@ var _ = Describe("The certificates of a store", func() {
 				if s.Status.TLS != nil {
 					Expect(s.Status.TLS.Transport).To(Equal(v1alpha1.TransportRequired), "it goes on from where it was")
 				}
-			}, rests(v1alpha1.TransportRequired))
+			}, atRest(v1alpha1.TransportRequired))
 			p.settle(ctx)
 			Expect(p.picture(ctx)).To(Equal(before))
 			second.settle(ctx)
-			second.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			second.until(ctx, nil, atRest(v1alpha1.TransportRequired))
 		})
 
 	It("come to a store that served before only with its next image, or when it is asked for", func(ctx context.Context) {
@@ -627,7 +628,8 @@ var _ = Describe("The certificates of a store", func() {
 
 		p.change(ctx, withTLS(v1alpha1.TLSRequired))
 		seen := map[v1alpha1.TLSTransport]bool{}
-		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true }, rests(v1alpha1.TransportRequired))
+		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true },
+			atRest(v1alpha1.TransportRequired))
 		Expect(seen).To(HaveLen(3), "it goes over step by step, and not at once")
 	})
 
@@ -650,7 +652,7 @@ var _ = Describe("The certificates of a store", func() {
 				mounted[pods.Items[i].Name] = workload.MountsTLS(spec)
 				Expect(workload.MountsTLS(spec)).To(Equal(spec.Containers[0].Image == "sheaf:2"), pods.Items[i].Name)
 			}
-		}, rests(v1alpha1.TransportPlaintext))
+		}, atRest(v1alpha1.TransportPlaintext))
 		p.settle(ctx)
 		Expect(mounted).To(Equal(map[string]bool{"quotes-etcd-0": true, "ssd-0-0": true}))
 	})

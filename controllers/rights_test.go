@@ -49,8 +49,8 @@ type rights struct {
 	refused map[string]bool // descriptions of requests that the role does not allow
 }
 
-// asked records the rights that the operator has used in all specs.
-var asked = &rights{used: map[right]bool{}, refused: map[string]bool{}}
+// usedRights records the rights that the operator has used in all specs.
+var usedRights = &rights{used: map[right]bool{}, refused: map[string]bool{}}
 
 // roundTripper turns a function into an http.RoundTripper.
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -169,12 +169,12 @@ var (
 // actOnFake creates the operator's clients for the fake API server. The fake does not check permissions, so these
 // clients record the operator's requests.
 func actOnFake() {
-	operatorClient = asked.watchFake(api)
-	acting = readingFreely(operatorClient)
+	operatorClient = usedRights.watchFake(api)
+	acting = uncountedReads(operatorClient)
 }
 
-// readingFreely returns a client whose reads do not count as requests of the operator.
-func readingFreely(writing client.WithWatch) client.WithWatch {
+// uncountedReads returns a client whose reads do not count as requests of the operator.
+func uncountedReads(writing client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(writing, interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
 			opts ...client.GetOption) error {
@@ -286,11 +286,11 @@ func actAsOperator(ctx context.Context) {
 	fenceOperator(ctx)
 	operatorConfig = rest.CopyConfig(envConfig)
 	operatorConfig.Impersonate = rest.ImpersonationConfig{UserName: operatorUser}
-	operatorConfig.Wrap(asked.watch)
+	operatorConfig.Wrap(usedRights.watch)
 	var err error
 	operatorClient, err = client.NewWithWatch(operatorConfig, client.Options{Scheme: envScheme})
 	Expect(err).NotTo(HaveOccurred())
-	acting = readingFreely(operatorClient)
+	acting = uncountedReads(operatorClient)
 }
 
 func operatorRole() *rbacv1.ClusterRole {
@@ -384,13 +384,13 @@ var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(repo
 	if !report.SuiteSucceeded {
 		return // some specs did not run, so rights may seem unused
 	}
-	asked.mu.Lock()
-	defer asked.mu.Unlock()
-	wrong := compareRights(operatorRole().Rules, asked.used)
+	usedRights.mu.Lock()
+	defer usedRights.mu.Unlock()
+	wrong := compareRights(operatorRole().Rules, usedRights.used)
 	if !allRights {
 		wrong = slices.DeleteFunc(wrong, func(words string) bool { return strings.HasPrefix(words, notUsed) })
 	}
-	for words := range asked.refused {
+	for words := range usedRights.refused {
 		wrong = append(wrong, "refused: "+words)
 	}
 	slices.Sort(wrong)

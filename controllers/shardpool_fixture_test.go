@@ -201,18 +201,18 @@ func (p *poolPlay) uids(ctx context.Context) map[string]types.UID {
 	return uids
 }
 
-// playedRegister simulates a placement in which group 7 is still on certain shards.
-type playedRegister struct {
+// fakeRegister simulates a placement in which group 7 is still on certain shards.
+type fakeRegister struct {
 	needs   map[string]bool
 	emptied []string
 }
 
-func (r *playedRegister) Empty(_ context.Context, _ *v1alpha1.RecordStore, shard string) error {
+func (r *fakeRegister) Empty(_ context.Context, _ *v1alpha1.RecordStore, shard string) error {
 	r.emptied = append(r.emptied, shard)
 	return nil
 }
 
-func (r *playedRegister) Look(context.Context, *v1alpha1.RecordStore) (placement.Planned, error) {
+func (r *fakeRegister) Look(context.Context, *v1alpha1.RecordStore) (placement.Planned, error) {
 	v := placement.View{Meta: placement.Meta{Copies: 1}, Groups: map[string]placement.Group{},
 		Targets: map[string]placement.Target{}}
 	for shard, needs := range r.needs {
@@ -225,7 +225,7 @@ func (r *playedRegister) Look(context.Context, *v1alpha1.RecordStore) (placement
 	return placement.Planned{View: v}, nil
 }
 
-func (r *playedRegister) Forget(_ context.Context, _ *v1alpha1.RecordStore, shard string) error {
+func (r *fakeRegister) Forget(_ context.Context, _ *v1alpha1.RecordStore, shard string) error {
 	if r.needs[shard] {
 		return errors.New("group 7 names it")
 	}

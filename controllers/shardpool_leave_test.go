@@ -36,8 +36,8 @@ func (p *storePlay) expectPool(ctx context.Context, name, kind string, status me
 	}
 }
 
-// holding returns the shards that have groups according to etcd, or to which groups are assigned.
-func (p *storePlay) holding(ctx context.Context) (shards []string) {
+// holdingShards returns the shards that have groups according to etcd, or to which groups are assigned.
+func (p *storePlay) holdingShards(ctx context.Context) (shards []string) {
 	GinkgoHelper()
 	v, err := p.etcd.Register().Look(ctx, p.get(ctx))
 	Expect(err).NotTo(HaveOccurred())
@@ -49,8 +49,8 @@ func (p *storePlay) holding(ctx context.Context) (shards []string) {
 	return shards
 }
 
-// runs returns the shards that have pods.
-func (p *storePlay) runs(ctx context.Context) (shards []string) {
+// runningShards returns the shards that have pods.
+func (p *storePlay) runningShards(ctx context.Context) (shards []string) {
 	for _, shard := range []string{"ssd-0", "ssd-1", "ssd-2", "ssd-3", "ssd-4", "xfs-0", "xfs-1", "xfs-2"} {
 		if pod := p.pod(ctx, shard); pod != nil && pod.DeletionTimestamp == nil {
 			shards = append(shards, shard)
@@ -73,14 +73,14 @@ var _ = Describe("Shards whose groups can move", func() {
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards = 5 })
 		p.settle(ctx)
 		p.ready(ctx)
-		Expect(p.holding(ctx)).To(Equal([]string{"ssd-0", "ssd-1", "ssd-2", "ssd-3", "ssd-4"}))
+		Expect(p.holdingShards(ctx)).To(Equal([]string{"ssd-0", "ssd-1", "ssd-2", "ssd-3", "ssd-4"}))
 
 		By("shard 1 is to go: it stays while it holds a group")
 		p.etcd.Stick(true)
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards, s.Remove = 4, []int32{1} })
 		p.settle(ctx)
 		p.expectPool(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-1", "are left")
-		Expect(p.runs(ctx)).To(ContainElement("ssd-1"))
+		Expect(p.runningShards(ctx)).To(ContainElement("ssd-1"))
 		Expect(p.get(ctx).Status.Groups.Moving).To(BeNumerically(">", 0))
 
 		By("it is taken back half-way")
@@ -94,8 +94,8 @@ var _ = Describe("Shards whose groups can move", func() {
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards = 4 })
 		p.settle(ctx)
 		p.ready(ctx)
-		Expect(p.runs(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3", "ssd-4"}))
-		Expect(p.holding(ctx)).NotTo(ContainElement("ssd-1"))
+		Expect(p.runningShards(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3", "ssd-4"}))
+		Expect(p.holdingShards(ctx)).NotTo(ContainElement("ssd-1"))
 		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
 	})
 
@@ -103,7 +103,7 @@ var _ = Describe("Shards whose groups can move", func() {
 		p.create(ctx, threeCopies)
 		p.pool(ctx, 3)
 		p.settle(ctx)
-		before := p.holding(ctx)
+		before := p.holdingShards(ctx)
 		for name, change := range map[string]func(*v1alpha1.ShardPoolSpec){
 			"one too many goes":  func(s *v1alpha1.ShardPoolSpec) { *s.Shards = 2 },
 			"the last goes":      func(s *v1alpha1.ShardPoolSpec) { *s.Shards = 0 },
@@ -118,8 +118,8 @@ var _ = Describe("Shards whose groups can move", func() {
 			p.settle(ctx)
 			p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo", "nowhere to go",
 				"needs 3 shards in different failure domains")
-			Expect(p.runs(ctx)).To(HaveLen(3))
-			Expect(p.holding(ctx)).To(Equal(before))
+			Expect(p.runningShards(ctx)).To(HaveLen(3))
+			Expect(p.holdingShards(ctx)).To(Equal(before))
 			p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards, s.State = 3, v1alpha1.PoolActive })
 			p.settle(ctx)
 			p.ready(ctx)
@@ -128,14 +128,14 @@ var _ = Describe("Shards whose groups can move", func() {
 		p.settle(ctx)
 		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo",
 			v1alpha1.AnnotationDeleteWithGroups)
-		Expect(p.runs(ctx)).To(HaveLen(3))
+		Expect(p.runningShards(ctx)).To(HaveLen(3))
 		By("until others can take them")
 		p.poolNamed(ctx, "xfs", 3)
 		p.settle(ctx)
 		Expect(client.IgnoreNotFound(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"},
 			&v1alpha1.ShardPool{}))).To(Succeed())
 		p.ready(ctx)
-		Expect(p.holding(ctx)).To(Equal([]string{"xfs-0", "xfs-1", "xfs-2"}))
+		Expect(p.holdingShards(ctx)).To(Equal([]string{"xfs-0", "xfs-1", "xfs-2"}))
 	})
 
 	for _, copies := range []int32{1, 3} {
@@ -147,7 +147,7 @@ var _ = Describe("Shards whose groups can move", func() {
 			p.settle(ctx)
 			p.poolNamed(ctx, "xfs", 3)
 			p.settle(ctx)
-			Expect(p.holding(ctx)).To(Equal([]string{"ssd-0", "ssd-1", "ssd-2"}), "cordoned: they keep what they have")
+			Expect(p.holdingShards(ctx)).To(Equal([]string{"ssd-0", "ssd-1", "ssd-2"}), "cordoned: they keep what they have")
 			p.etcd.Stick(true)
 			p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { s.State = v1alpha1.PoolDrained })
 			p.settle(ctx)
@@ -156,14 +156,14 @@ var _ = Describe("Shards whose groups can move", func() {
 			p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { s.State = v1alpha1.PoolCordoned })
 			p.settle(ctx)
 			p.ready(ctx)
-			Expect(p.holding(ctx)).To(Equal([]string{"ssd-0", "ssd-1", "ssd-2"}))
+			Expect(p.holdingShards(ctx)).To(Equal([]string{"ssd-0", "ssd-1", "ssd-2"}))
 			p.etcd.Stick(false)
 			p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { s.State = v1alpha1.PoolDrained })
 			p.settle(ctx)
 			p.expectPool(ctx, "ssd", v1alpha1.ConditionDrained, metav1.ConditionTrue, "Drained")
 			p.ready(ctx)
-			Expect(p.holding(ctx)).To(Equal([]string{"xfs-0", "xfs-1", "xfs-2"}))
-			Expect(p.runs(ctx)).To(HaveLen(6), "drained shards stay until they are removed")
+			Expect(p.holdingShards(ctx)).To(Equal([]string{"xfs-0", "xfs-1", "xfs-2"}))
+			Expect(p.runningShards(ctx)).To(HaveLen(6), "drained shards stay until they are removed")
 		})
 	}
 
@@ -181,11 +181,11 @@ var _ = Describe("Shards whose groups can move", func() {
 		p.NoSets = false
 		p.settle(ctx)
 		p.ready(ctx)
-		Expect(p.runs(ctx)).To(Equal([]string{"ssd-0"}))
+		Expect(p.runningShards(ctx)).To(Equal([]string{"ssd-0"}))
 	})
 
 	It("come to the same end when the pool's controller is killed after any of its writes", func(ctx context.Context) {
-		run := func(die deaths) (runs, held []string, writes int) {
+		run := func(die killPlan) (runs, held []string, writes int) {
 			p := newStorePlay(ctx)
 			p.create(ctx, threeCopies)
 			p.pool(ctx, 4)
@@ -194,10 +194,10 @@ var _ = Describe("Shards whose groups can move", func() {
 			p.pools.Client = k.client()
 			wait := func() {
 				for n, quiet := 0, 0; quiet < 2; n++ {
-					Expect(n).To(BeNumerically("<", mostRounds), "it does not settle: %v", p.words(ctx))
-					before := wrote.Load()
+					Expect(n).To(BeNumerically("<", roundsMax), "it does not settle: %v", p.words(ctx))
+					before := writeCount.Load()
 					err := p.round(ctx)
-					if quiet++; err != nil || wrote.Load() != before {
+					if quiet++; err != nil || writeCount.Load() != before {
 						quiet = 0
 					}
 					if k.dead() {
@@ -211,9 +211,9 @@ var _ = Describe("Shards whose groups can move", func() {
 			p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards, s.Remove = 4, nil })
 			wait()
 			p.ready(ctx)
-			return p.runs(ctx), p.holding(ctx), writes + k.writes
+			return p.runningShards(ctx), p.holdingShards(ctx), writes + k.writes
 		}
-		runs, held, writes := run(once(0))
+		runs, held, writes := run(killOnce(0))
 		Expect(runs).To(Equal([]string{"ssd-0", "ssd-1", "ssd-2", "ssd-3"}))
 		Expect(writes).To(BeNumerically(">", 3))
 		for how, die := range aliveUntil(writes) {

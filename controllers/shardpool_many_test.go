@@ -22,12 +22,12 @@ import (
 // Live reach the API server, because all others are answered by a cache.
 type calls struct{ reads, lists, writes, live int }
 
-// counting guards the counts, because several StatefulSets may be written at the same time.
-var counting sync.Mutex
+// countsMutex guards the counts, because several StatefulSets may be written at the same time.
+var countsMutex sync.Mutex
 
 func count(n *int) {
-	counting.Lock()
-	defer counting.Unlock()
+	countsMutex.Lock()
+	defer countsMutex.Unlock()
 	*n++
 }
 
@@ -63,18 +63,18 @@ func (c *calls) client() client.Client {
 	})
 }
 
-// livePast counts the reads that bypass the cache.
-type livePast struct {
+// liveReader counts the reads that bypass the cache.
+type liveReader struct {
 	client.Reader
 	count *calls
 }
 
-func (l livePast) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+func (l liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	count(&l.count.live)
 	return l.Reader.Get(ctx, key, o, opts...)
 }
 
-func (l livePast) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+func (l liveReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	count(&l.count.live)
 	return l.Reader.List(ctx, list, opts...)
 }
@@ -86,7 +86,7 @@ var _ = Describe("Forty shards in one pool", func() {
 		p := newPoolPlay(ctx)
 		var made calls
 		p.r = p.reconciler(made.client())
-		p.r.Live = livePast{operatorClient, &made}
+		p.r.Live = liveReader{operatorClient, &made}
 		for n := range shards {
 			p.says(fmt.Sprintf("ssd-%d", n), func(r *recordv1.ShardStatus) {
 				r.Groups = make([]*recordv1.Group, 256)

@@ -18,7 +18,7 @@ var _ = Describe("Restarts of a store with several copies", func() {
 		p.running(ctx, 3, threeCopies)
 	})
 	images := func(ctx context.Context) (images []string) {
-		for _, shard := range p.runs(ctx) {
+		for _, shard := range p.runningShards(ctx) {
 			images = append(images, p.pod(ctx, shard).Spec.Containers[0].Image)
 		}
 		slices.Sort(images)

@@ -215,7 +215,7 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	It("asks the placement before a shard goes for good", func(ctx context.Context) {
-		register := &playedRegister{needs: map[string]bool{"ssd-1": true}}
+		register := &fakeRegister{needs: map[string]bool{"ssd-1": true}}
 		p.r.Register = register
 		p.settledPool(ctx, "ssd", 2)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })

@@ -46,8 +46,9 @@ func (p *play) snapshot(ctx context.Context) client.Client {
 	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).WithReturnManagedFields().Build()
 }
 
-// reading returns a client that reads from a cache and writes to the API server. Secrets and ConfigMaps are not cached.
-func reading(cache func() client.Client) client.Client {
+// cachedReader returns a client that reads from a cache and writes to the API server. Secrets and ConfigMaps are not
+// cached.
+func cachedReader(cache func() client.Client) client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
 			opts ...client.GetOption) error {
@@ -63,10 +64,10 @@ func reading(cache func() client.Client) client.Client {
 	})
 }
 
-// frozen returns a client that always reads the state at the time of this call.
-func (p *play) frozen(ctx context.Context) client.Client {
+// frozenClient returns a client that always reads the state at the time of this call.
+func (p *play) frozenClient(ctx context.Context) client.Client {
 	cache := p.snapshot(ctx)
-	return reading(func() client.Client { return cache })
+	return cachedReader(func() client.Client { return cache })
 }
 
 // errKilled is the error of every write after the operator was killed.
@@ -79,11 +80,11 @@ type killer struct {
 	writes, at int
 }
 
-// deaths returns the number of the write after which the next operator dies, or 0 if it survives.
-type deaths func() int
+// killPlan returns the number of the write after which the next operator dies, or 0 if it survives.
+type killPlan func() int
 
-// once kills one operator after the given number of writes. The next operator survives.
-func once(at int) deaths {
+// killOnce kills one operator after the given number of writes. The next operator survives.
+func killOnce(at int) killPlan {
 	return func() int {
 		next := at
 		at = 0
@@ -91,20 +92,20 @@ func once(at int) deaths {
 	}
 }
 
-// always kills each operator after its first write.
-func always() int { return 1 }
+// killAlways kills each operator after its first write.
+func killAlways() int { return 1 }
 
-// mostRounds limits the number of rounds in one part of a story. It allows for operators that die after their first
+// roundsMax limits the number of rounds in one part of a story. It allows for operators that die after their first
 // write.
-const mostRounds = 300
+const roundsMax = 300
 
 // aliveUntil returns the runs to make for a story that takes the given number of writes. In one run, every operator
 // dies after its first write. In each of the other runs, only one operator dies: after write 1, 6, 11 and so on. On a
 // real API server, a run costs ten times as much, so the operator dies only after a quarter, a half or three quarters
 // of the writes. A soak makes one run for every single write.
-func aliveUntil(writes int) map[string]deaths {
-	all := map[string]deaths{"killed after each write": always}
-	after := func(at int) { all[fmt.Sprintf("killed after write %d", at)] = once(at) }
+func aliveUntil(writes int) map[string]killPlan {
+	all := map[string]killPlan{"killed after each write": killAlways}
+	after := func(at int) { all[fmt.Sprintf("killed after write %d", at)] = killOnce(at) }
 	switch {
 	case soaktest.Long():
 		for at := 1; at <= writes; at++ {
@@ -230,13 +231,13 @@ func withoutHashes(lines []string) []string {
 }
 
 var _ = Describe("The pool's controller", func() {
-	run := func(ctx context.Context, die deaths) (picture []string, writes int, started map[string]int) {
+	run := func(ctx context.Context, die killPlan) (picture []string, writes int, started map[string]int) {
 		p := newPoolPlay(ctx)
 		k := &killer{at: die()}
 		p.r = p.reconciler(k.client())
 		story(ctx, p, func() {
 			for n := 0; k.dead() || !p.settled(ctx); n++ {
-				Expect(n).To(BeNumerically("<", mostRounds), "it does not settle: %v", p.words(ctx))
+				Expect(n).To(BeNumerically("<", roundsMax), "it does not settle: %v", p.words(ctx))
 				if k.dead() {
 					writes, k = writes+k.writes, &killer{at: die()}
 					p.r = p.reconciler(k.client())
@@ -247,7 +248,7 @@ var _ = Describe("The pool's controller", func() {
 	}
 
 	It("comes to the same end when it is killed after any of its writes", func(ctx context.Context) {
-		want, writes, started := run(ctx, once(0))
+		want, writes, started := run(ctx, killOnce(0))
 		Expect(writes).To(BeNumerically(">", 20))
 		Expect(started).To(Equal(map[string]int{"ssd-0": 2, "ssd-1": 2, "ssd-2": 1}))
 		Expect(want).To(ContainElement(HavePrefix("set ssd-2 replicas 1 size 2Gi")))
@@ -259,7 +260,7 @@ var _ = Describe("The pool's controller", func() {
 	})
 
 	It("comes to the same end with a cache that is behind", func(ctx context.Context) {
-		want, _, started := run(ctx, once(0))
+		want, _, started := run(ctx, killOnce(0))
 		const behind = 3
 		p := newPoolPlay(ctx)
 		history := []client.Client{p.snapshot(ctx)}
@@ -267,7 +268,7 @@ var _ = Describe("The pool's controller", func() {
 			history = append(history, p.snapshot(ctx))
 			history = history[max(0, len(history)-behind-1):]
 		}
-		p.r = p.reconciler(reading(func() client.Client { return history[0] }))
+		p.r = p.reconciler(cachedReader(func() client.Client { return history[0] }))
 		story(ctx, p, func() { p.settle(ctx, 2*behind) })
 		Expect(withoutHashes(p.picture(ctx))).To(Equal(want))
 		Expect(p.started).To(Equal(started))
@@ -276,8 +277,8 @@ var _ = Describe("The pool's controller", func() {
 
 // settled runs one round, and reports whether the round wrote nothing.
 func (p *poolPlay) settled(ctx context.Context) bool {
-	before := wrote.Load()
-	return p.round(ctx) == nil && wrote.Load() == before
+	before := writeCount.Load()
+	return p.round(ctx) == nil && writeCount.Load() == before
 }
 
 // claimSize returns the size that a set's claim template requests.

@@ -141,7 +141,7 @@ var _ = Describe("An update", func() {
 	It("looks past the cache before it stops a shard", func(ctx context.Context) {
 		image(ctx, "sheaf:2")
 		// The cache is frozen. After a shard has been restarted, the cache still shows it as it was before.
-		p.r = p.reconciler(p.frozen(ctx))
+		p.r = p.reconciler(p.frozenClient(ctx))
 		for range 3 {
 			_, _ = p.reconcile(ctx, "a")
 			_, _ = p.reconcile(ctx, "b")

@@ -102,7 +102,7 @@ var _ = Describe("The status of a store with several copies", func() {
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Loading", "7 of 8 groups")
 
 		By("etcd goes, and another one loses its leader")
-		p.r.Placements = awayPlacements{}
+		p.r.Placements = unreachablePlacements{}
 		led["5"] = "nobody"
 		later(ctx)
 		Expect(p.get(ctx).Status.Groups).To(And(HaveField("Total", int32(8)), HaveField("Serving", int32(6)),
@@ -129,7 +129,7 @@ var _ = Describe("The status of a store with several copies", func() {
 
 	It("does not know whether groups serve on shards that it cannot reach, while their pods are ready",
 		func(ctx context.Context) {
-			Expect(p.said()).NotTo(BeNil())
+			Expect(p.takeEvents()).NotTo(BeNil())
 			reach := func(can bool) {
 				p.mu.Lock()
 				defer p.mu.Unlock()
@@ -141,7 +141,7 @@ var _ = Describe("The status of a store with several copies", func() {
 			later(ctx)
 			p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionUnknown, "OperatorCannotAsk",
 				"0 of 8 groups are known to serve", "ssd-0; ssd-1; ssd-2")
-			Expect(p.said()).NotTo(ContainElement(ContainSubstring("Available is False")))
+			Expect(p.takeEvents()).NotTo(ContainElement(ContainSubstring("Available is False")))
 
 			By("and knows that they do not, once the kubelet does not find these ready either")
 			for n := range 3 {
@@ -218,7 +218,7 @@ var _ = Describe("What a store says as it comes up, and of plans", func() {
 		}
 		p.settle(ctx)
 		p.ready(ctx)
-		lines := p.said()
+		lines := p.takeEvents()
 		Expect(lines).NotTo(BeEmpty())
 		Expect(slices.DeleteFunc(lines, func(l string) bool {
 			return !strings.HasPrefix(l, corev1.EventTypeWarning)
@@ -228,7 +228,7 @@ var _ = Describe("What a store says as it comes up, and of plans", func() {
 		Expect(p.etcd.Leave(ctx, p.Namespace, "quotes", "ssd-1")).To(Succeed())
 		p.away = true
 		p.settle(ctx)
-		Expect(p.said()).To(ContainElement(HavePrefix("Warning CopiesMissing Redundant is False")))
+		Expect(p.takeEvents()).To(ContainElement(HavePrefix("Warning CopiesMissing Redundant is False")))
 	})
 
 	It("is not that groups have nowhere to go while the plan is older than what is asked for", func(ctx context.Context) {

@@ -119,9 +119,9 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	envConfig = env.Config
 	envConfig.QPS, envConfig.Burst = 1000, 2000
-	envConfig.Wrap(answered.countWrites)
+	envConfig.Wrap(sharedMemo.countWrites)
 	reading := rest.CopyConfig(envConfig)
-	reading.Wrap(answered.remember)
+	reading.Wrap(sharedMemo.remember)
 	api, err = client.NewWithWatch(reading, client.Options{Scheme: envScheme})
 	Expect(err).NotTo(HaveOccurred())
 	actAsOperator(ctx)

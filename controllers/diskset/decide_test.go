@@ -247,7 +247,7 @@ func TestWaitingClaimExplainsWhyNoDiskFits(t *testing.T) {
 	}
 }
 
-// After a disk was measured, no store gets it until a person releases it. The same Job may measure it again.
+// After a disk was measured, no store gets it until an administrator releases it. The same Job may measure it again.
 func TestABenchJobGetsADisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.o.stores = nil // disks are measured before a store is created
@@ -351,7 +351,7 @@ func TestReplacedDiskIsNotReused(t *testing.T) {
 	w.forget("data-p-1-0")
 	w.claim("data-p-1-0", "1Gi")
 	wantState(t, w.settle(), 3, v1alpha1.DiskReserved, "prod/data-p-1-0")
-	// After a person has wiped the disk, that person may release it for any claim.
+	// After an administrator has wiped the disk, the administrator may release it for any claim.
 	w.volume(d.statuses[2].PersistentVolume).Annotations[workload.AnnotationRelease] = "true"
 	wantState(t, w.settle(), 2, v1alpha1.DiskFree, "")
 	if a := w.volume(d.statuses[2].PersistentVolume).Annotations; a[workload.AnnotationGivenUp] != "" {
@@ -389,7 +389,7 @@ func TestTheOlderSetKeepsADisk(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
 }
 
-func TestAVolumeOfSomebodyElseIsAConflict(t *testing.T) {
+func TestForeignVolumeIsAConflict(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	foreign := workload.DiskPersistentVolume(w.o.set, disk("n1", "a", "1Gi"))
 	foreign.Name, foreign.Labels = "mine", nil
@@ -411,8 +411,8 @@ func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
 	}
 }
 
-// If a disk was moved to another node with its data, a message says so. Once a person confirms the move, the claim of
-// the disk gets the disk on the new node. The claim gets no other disk, and no other claim gets this disk.
+// If a disk was moved to another node with its data, a message says so. Once an administrator confirms the move, the
+// claim of the disk gets the disk on the new node. The claim gets no other disk, and no other claim gets this disk.
 func TestMovedDiskKeepsItsClaim(t *testing.T) {
 	const claim, key = "data-p-0-0", "prod/data-p-0-0"
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
@@ -461,8 +461,8 @@ func TestMovedDiskKeepsItsClaim(t *testing.T) {
 	wantState(t, d, 1, v1alpha1.DiskFree, "")
 }
 
-// A disk that a person has reserved for a claim remains reserved until it is bound, because the claim may be deleted
-// before that.
+// A disk that an administrator has reserved for a claim remains reserved until it is bound, because the claim may be
+// deleted before that.
 func TestADiskIsKeptForItsClaimUntilItIsBound(t *testing.T) {
 	const claim, key = "data-p-0-0", "prod/data-p-0-0"
 	for name, c := range map[string]struct {

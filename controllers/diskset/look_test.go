@@ -39,8 +39,8 @@ func TestDiskIsInspectedBeforeItIsAssigned(t *testing.T) {
 	}
 }
 
-// If a disk already has contents when it is added to the DiskSet, it remains untouched until a person decides what to
-// do with it.
+// If a disk already has contents when it is added to the DiskSet, it remains untouched until an administrator decides
+// what to do with it.
 func TestDiskWithDataIsNotAssigned(t *testing.T) {
 	newWorld := func() (*diskWorld, *corev1.PersistentVolume) {
 		w := newDiskWorld(disk("n1", "a", "1Gi"))
@@ -70,7 +70,7 @@ func TestDiskWithDataIsNotAssigned(t *testing.T) {
 	}
 
 	w, pv = newWorld()
-	w.ends = nil // a person has wiped the disk without the operator
+	w.ends = nil // an administrator has wiped the disk without the operator
 	w.o.jobs[workload.LookVolumeName(pv.Name)] = observedJob{}
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 

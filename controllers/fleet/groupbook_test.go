@@ -12,8 +12,9 @@ import (
 
 var bookStore = types.NamespacedName{Namespace: "prod", Name: "quotes"}
 
-// said builds the report of a shard. Each word is the name of a group, followed by ! if the shard leads the group.
-func said(records int64, applied uint64, groups ...string) *recordv1.ShardStatus {
+// reportWith builds the report of a shard. Each word is the name of a group, followed by ! if the shard leads the
+// group.
+func reportWith(records int64, applied uint64, groups ...string) *recordv1.ShardStatus {
 	r := &recordv1.ShardStatus{Shard: &recordv1.Shard{State: recordv1.ShardState_SHARD_STATE_SERVING}}
 	for _, g := range groups {
 		leads := g[len(g)-1] == '!'
@@ -39,29 +40,32 @@ func bookPools(names ...string) []v1alpha1.ShardPool {
 // these groups must not be counted twice.
 func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
-	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1",
-		"2!"),
-		"a-2": said(100, 10, "1", "2")}, now)
+	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": reportWith(100, 10, "1!", "2"),
+		"a-1": reportWith(100, 10, "1",
+			"2!"),
+		"a-2": reportWith(100, 10, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); !got.Known || got.Records != 200 || got.Led() != 2 ||
 		got.ElectionPending {
 		t.Fatalf("all well: %+v", got)
 	}
 	now = now.Add(10 * time.Second)
-	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": nil, "a-1": said(120, 12, "1!", "2!"),
-		"a-2": said(110, 11, "1", "2")}, now)
+	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": nil, "a-1": reportWith(120, 12, "1!", "2!"),
+		"a-2": reportWith(110, 11, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 || got.Led() != 2 || got.ElectionPending ||
 		len(got.Troubles(3)) != 2 {
 		t.Errorf("a-0 is down: %+v", got)
 	}
 	// The old leader returns for a moment, and does not know of the new leader yet.
-	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!",
-		"2!"),
-		"a-2": said(120, 12, "1", "2")}, now)
+	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": reportWith(100, 10, "1!", "2"),
+		"a-1": reportWith(120, 12, "1!",
+			"2!"),
+		"a-2": reportWith(120, 12, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("two leaders: %d records", got.Records)
 	}
 	// If no shard leads a group, the records of its existing copies still count.
-	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": nil, "a-1": nil, "a-2": said(120, 12, "1", "2")},
+	book.Note(bookStore, "a", map[string]*recordv1.ShardStatus{"a-0": nil, "a-1": nil,
+		"a-2": reportWith(120, 12, "1", "2")},
 		now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("no leader: %d records", got.Records)
@@ -80,7 +84,7 @@ func TestLeaderlessGroupIsReportedAfterAllPoolsAnswered(t *testing.T) {
 		if leads == pool {
 			group = "1!"
 		}
-		book.Note(bookStore, pool, map[string]*recordv1.ShardStatus{pool + "-0": said(5, 5, group)}, now)
+		book.Note(bookStore, pool, map[string]*recordv1.ShardStatus{pool + "-0": reportWith(5, 5, group)}, now)
 		return book.Sum(bookStore, pools)
 	}
 	leaderless := func(s GroupSum) bool { return s.Groups["1"].Leaderless }

@@ -5,7 +5,7 @@ import "testing"
 // These are messages of Kubernetes 1.36, and of tools whose messages Kubernetes passes on. They are built from the
 // format strings in the named sources, with the device and volume names of the e2e suite. Not all of them have been
 // seen in a cluster.
-func TestWhatKubernetesSays(t *testing.T) {
+func TestMessagesOfKubernetes(t *testing.T) {
 	for _, c := range []struct {
 		source, message    string
 		wants, taken, lost bool

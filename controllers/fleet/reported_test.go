@@ -66,7 +66,7 @@ func checkFields[T any](t *testing.T, told func(T) T, moving map[string]bool) {
 	}
 }
 
-func TestFieldsThatMoveWaitAndTheOthersDoNot(t *testing.T) {
+func TestFrequentlyChangingFieldsAreWrittenLater(t *testing.T) {
 	checkFields(t, UrgentOfShard, movingOfShard)
 	checkFields(t, UrgentOfPool, movingOfPool)
 }

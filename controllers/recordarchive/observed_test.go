@@ -31,8 +31,8 @@ func pod(name string, ready bool, state corev1.ContainerState) *corev1.Pod {
 
 var running = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 
-// reported returns a report with the given lag in seconds. If lag is negative, the report does not contain a lag.
-func reported(state archiving.State, lag float64, change ...func(*archiving.Report)) *archiving.Report {
+// archiveReport returns a report with the given lag in seconds. If lag is negative, the report does not contain a lag.
+func archiveReport(state archiving.State, lag float64, change ...func(*archiving.Report)) *archiving.Report {
 	r := &archiving.Report{State: state, IntervalSeconds: 10, Groups: 4}
 	if lag >= 0 {
 		through := now.Add(-time.Duration(lag * float64(time.Second)))
@@ -62,7 +62,7 @@ func TestConditions(t *testing.T) {
 		archives, current, ready, stalled string // expected conditions, each with its status and reason
 		archivedThrough                   bool
 	}{
-		"archives": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 4)},
+		"archives": {seen: observed{pod: pod("a", true, running), report: archiveReport(archiving.Archiving, 4)},
 			archives: "True Archiving", current: "True Current", ready: "True Ready", archivedThrough: true},
 		"no pod yet": {archives: "False PodMissing", current: "Unknown NotKnown", ready: "False PodMissing"},
 		"the Secret is missing": {out: step.Fail(fleet.ReasonSecretMissing, "no Secret"), archives: "False SecretMissing",
@@ -81,25 +81,25 @@ func TestConditions(t *testing.T) {
 		"nobody reports for long": {seen: observed{pod: pod("a", true, running), silent: errors.New("timeout")},
 			last: 2 * time.Minute, archives: "Unknown OperatorCannotAsk", current: "False Behind",
 			ready: "False OperatorCannotAsk", archivedThrough: true},
-		"reads the bucket": {seen: observed{pod: pod("a", false, running), report: reported(archiving.Starting, -1)},
+		"reads the bucket": {seen: observed{pod: pod("a", false, running), report: archiveReport(archiving.Starting, -1)},
 			last: 20 * time.Second, archives: "Unknown Starting", current: "True Current", ready: "False Starting",
 			archivedThrough: true},
-		"first copies": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, -1,
+		"first copies": {seen: observed{pod: pod("a", true, running), report: archiveReport(archiving.Archiving, -1,
 			func(r *archiving.Report) { r.Waiting = 3 })}, last: 20 * time.Second,
 			archives: "True Archiving", current: "False FirstCopy", ready: "False FirstCopy"},
-		"an empty store": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, -1)},
+		"an empty store": {seen: observed{pod: pod("a", true, running), report: archiveReport(archiving.Archiving, -1)},
 			archives: "True Archiving", current: "Unknown NotKnown", ready: "True Ready"},
-		"one error": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 12,
+		"one error": {seen: observed{pod: pod("a", true, running), report: archiveReport(archiving.Archiving, 12,
 			troubled("Busy"))}, archives: "True Archiving", current: "True Current", ready: "True Ready",
 			archivedThrough: true},
-		"the bucket is away": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 61,
+		"the bucket is away": {seen: observed{pod: pod("a", true, running), report: archiveReport(archiving.Archiving, 61,
 			troubled("Away"))}, archives: "False Away", current: "False Behind", ready: "False Away", archivedThrough: true},
-		"too slow": {seen: observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 61)},
+		"too slow": {seen: observed{pod: pod("a", true, running), report: archiveReport(archiving.Archiving, 61)},
 			archives: "True Archiving", current: "False Behind", ready: "False Behind", archivedThrough: true},
-		"wrong credentials": {seen: observed{pod: pod("a", false, running), report: reported(archiving.Waiting, -1,
+		"wrong credentials": {seen: observed{pod: pod("a", false, running), report: archiveReport(archiving.Waiting, -1,
 			troubled("Credentials"))}, archives: "False Credentials", current: "Unknown NotKnown", ready: "False Credentials",
 			stalled: "True Credentials"},
-		"taken over": {seen: observed{pod: pod("a", false, running), report: reported(archiving.Ended, 300,
+		"taken over": {seen: observed{pod: pod("a", false, running), report: archiveReport(archiving.Ended, 300,
 			troubled(archiving.ReasonTakenOver))}, archives: "False TakenOver", current: "False Behind",
 			ready: "False TakenOver", stalled: "True TakenOver", archivedThrough: true},
 	} {

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// Whatever RecordGrants and RecordTenants there are, the usable ones are in the table, and each of the others is
-// refused with a reason.
+// For any set of RecordGrants and RecordTenants, the usable ones are in the table, and each of the others is refused
+// with a reason.
 func TestAbsurdGrantsLeaveATable(t *testing.T) {
 	words := []string{"get", "put", "Certificate", "Anybody", "ServiceAccount", "OIDC", "https://idp.example.org", "team-",
 		"team-a-", "other-"}

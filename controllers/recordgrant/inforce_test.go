@@ -10,7 +10,7 @@ import (
 
 // A grant is in force once every process that decides about calls uses it. Other processes use no grant table, so
 // they must not delay this.
-func TestWhoDecidesAboutCalls(t *testing.T) {
+func TestGrantsAwaitEveryDecidingProcess(t *testing.T) {
 	for component, want := range map[string]bool{workload.ContainerGateway: true, workload.ContainerShard: true,
 		workload.ContainerEtcd: false, workload.ContainerArchive: false} {
 		pod := &corev1.Pod{}

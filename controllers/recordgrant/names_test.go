@@ -38,9 +38,9 @@ var longName = strings.Repeat("a234567.", 31) + "a2345"
 var oddNames = []string{longName, "0", "a.b.c", "get", "admin-write", "all", "anybody", "reader", "p001",
 	"kubernetes.default.svc", "sheaf", "a--b", "name", "1.2.3.4"}
 
-// plays simulates an API server that has a store named quotes in each namespace. It keeps the grant tables of these
+// fakeAPI simulates an API server that has a store named quotes in each namespace. It keeps the grant tables of these
 // stores, by namespace.
-type plays struct {
+type fakeAPI struct {
 	grants   []v1alpha1.RecordGrant
 	tenants  []v1alpha1.RecordTenant
 	tables   map[string][]byte
@@ -54,19 +54,19 @@ type plays struct {
 	noTable  error                    // error of writing a table; nil if it can be written
 }
 
-func newPlays(t *testing.T) *plays {
+func newPlays(t *testing.T) *fakeAPI {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must.OK(t, err)
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k"}}})
 	must.OK(t, err)
-	return &plays{tables: map[string][]byte{}, statuses: map[string]client.Object{}, keys: keys}
+	return &fakeAPI{tables: map[string][]byte{}, statuses: map[string]client.Object{}, keys: keys}
 }
 
-func (p *plays) Table(_ context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error) {
+func (p *fakeAPI) Table(_ context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error) {
 	return p.tables[store.Namespace], 0, nil
 }
 
-func (p *plays) PutTable(_ context.Context, store *v1alpha1.RecordStore, text []byte, _ int64) error {
+func (p *fakeAPI) PutTable(_ context.Context, store *v1alpha1.RecordStore, text []byte, _ int64) error {
 	if p.noTable != nil {
 		return p.noTable
 	}
@@ -74,7 +74,7 @@ func (p *plays) PutTable(_ context.Context, store *v1alpha1.RecordStore, text []
 	return nil
 }
 
-func (p *plays) client() client.Client {
+func (p *fakeAPI) client() client.Client {
 	return interceptor.NewClient(nil, interceptor.Funcs{
 		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			in := (&client.ListOptions{}).ApplyOptions(opts).Namespace
@@ -123,7 +123,7 @@ func (p *plays) client() client.Client {
 	})
 }
 
-func (p *plays) add(namespace, name string, number int) {
+func (p *fakeAPI) add(namespace, name string, number int) {
 	made := metav1.ObjectMeta{Namespace: namespace, Name: name, Generation: int64(number),
 		CreationTimestamp: metav1.NewTime(time.Unix(int64(number), 0))}
 	to := v1alpha1.StoreReference{Name: "quotes"}
@@ -136,12 +136,12 @@ func (p *plays) add(namespace, name string, number int) {
 }
 
 // compiledOf returns the condition Compiled of an object as last written.
-func (p *plays) compiledOf(o client.Object) metav1.Condition {
+func (p *fakeAPI) compiledOf(o client.Object) metav1.Condition {
 	return p.condition(o, v1alpha1.ConditionCompiled)
 }
 
 // condition returns a condition of an object as last written, or an empty one.
-func (p *plays) condition(o client.Object, kind string) metav1.Condition {
+func (p *fakeAPI) condition(o client.Object, kind string) metav1.Condition {
 	var conditions []metav1.Condition
 	switch written := p.statuses[fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o))].(type) {
 	case *v1alpha1.RecordGrant:
@@ -156,7 +156,7 @@ func (p *plays) condition(o client.Object, kind string) metav1.Condition {
 	return *c
 }
 
-func (p *plays) reconciler() *Reconciler {
+func (p *fakeAPI) reconciler() *Reconciler {
 	keys := func(context.Context) (access.Issuer, error) {
 		return access.Issuer{URL: "https://kubernetes.default.svc", ServiceAccounts: true, Keys: p.keys}, nil
 	}

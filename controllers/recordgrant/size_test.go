@@ -23,7 +23,7 @@ import (
 var prodQuotes = types.NamespacedName{Namespace: "prod", Name: "quotes"}
 
 // grantsIn reconciles prodQuotes and returns the names of the grants in its table.
-func (p *plays) grantsIn(t *testing.T, r *Reconciler) (names []string) {
+func (p *fakeAPI) grantsIn(t *testing.T, r *Reconciler) (names []string) {
 	t.Helper()
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: prodQuotes}); err != nil {
 		t.Fatal(err)

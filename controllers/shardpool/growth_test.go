@@ -72,8 +72,8 @@ func TestGrowthOfALocalVolumeNamesTheDisk(t *testing.T) {
 	}
 }
 
-// A claim that needs a person takes precedence over one that makes progress. If two claims are equally bad, the first
-// one is reported.
+// A claim that needs an administrator takes precedence over one that makes progress. If two claims are equally bad, the
+// first one is reported.
 func TestWorseGrowth(t *testing.T) {
 	var found poolstatus.Growth
 	for _, c := range []struct {

@@ -45,7 +45,7 @@ func TestTruncatedTextIsValidUTF8(t *testing.T) {
 }
 
 // A single condition with an invalid reason makes the API server refuse the whole status of an object.
-func TestAReasonThatTheAPIServerRefusesIsReplaced(t *testing.T) {
+func TestInvalidConditionReasonIsReplaced(t *testing.T) {
 	pattern := regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`) // copied from the CRDs
 	for reason, want := range map[string]string{
 		"Ready": "Ready", "A_b:c,d1": "A_b:c,d1", "": reasonUnknown, "not this": reasonUnknown, "1st": reasonUnknown,

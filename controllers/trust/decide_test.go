@@ -179,7 +179,7 @@ func TestDecide(t *testing.T) {
 
 // No matter how the spec changes, no process may use plaintext while another process requires TLS. Otherwise, the
 // first process would dial the second one in plaintext and be refused.
-func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
+func TestConcurrentTransportsAreCompatible(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	modes := []v1alpha1.TLSTransport{plaintext, both, required}
 	type store struct {
@@ -221,7 +221,7 @@ func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
 	}
 }
 
-func TestWhatAnAbsentSpecMeans(t *testing.T) {
+func TestAbsentSpec(t *testing.T) {
 	old, image := &v1alpha1.RecordStore{}, "sheaf:1"
 	old.Status.StoreUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 	asks := func(mode v1alpha1.TLSMode) func(*v1alpha1.RecordStore) {

@@ -71,7 +71,7 @@ func TestTheWorstShardsAreListed(t *testing.T) {
 		for _, s := range list {
 			in[s.Number] = true
 		}
-		// class returns 0 for a shard that needs a person, 1 for a shard in progress, and 2 for a healthy shard.
+		// class returns 0 for a shard that needs an administrator, 1 for a shard in progress, and 2 for a healthy shard.
 		class := func(s v1alpha1.ShardStatus) int {
 			switch {
 			case fleet.NeedsPerson(s.State) || s.DamagedGroups > 0:

@@ -26,7 +26,7 @@ func TestUnobservedConditionIsNotTrue(t *testing.T) {
 			o.Report = &recordv1.ShardStatus{Shard: &recordv1.Shard{}}
 		}
 	}
-	// Even if no shard answers, Kubernetes shows that pods have the wanted template and that claims are large enough.
+	// These conditions depend only on Kubernetes objects, so they are known even if no shard responds.
 	kubernetes := []string{v1alpha1.ConditionUpdated, v1alpha1.ConditionVolumesGrown}
 	for name, c := range map[string]struct {
 		states  []v1alpha1.ShardState
