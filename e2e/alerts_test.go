@@ -115,7 +115,7 @@ func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader
 		if err != nil {
 			return fmt.Errorf("alerts-watch ended: %w", err)
 		}
-		if err := a.take(text); err != nil {
+		if err := a.recordAlerts(text); err != nil {
 			return err
 		}
 		select {
@@ -177,8 +177,8 @@ func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) ma
 	return answers
 }
 
-// take records the output of alerts-watch for one scrape. An alert without a store label concerns all stores.
-func (a *alertWatch) take(text []byte) error {
+// recordAlerts records the output of alerts-watch for one scrape. An alert without a store label concerns all stores.
+func (a *alertWatch) recordAlerts(text []byte) error {
 	var found map[string][]struct {
 		Labels map[string]string
 		State  string

@@ -41,10 +41,10 @@ func (s *space) auditLines(node string) (lines []auditLine) {
 	return lines
 }
 
-// auditsCalls puts a record as the administrator, and tries to read it as a caller named reader, which has no grant.
+// checkAuditLog puts a record as the administrator, and tries to read it as a caller named reader, which has no grant.
 // The store q has audit mode Writes. Its gateway has to write the put and the refused get to standard output. A shard
 // has to write the put to standard output. Standard error must have no lines of the audit log.
-func (s *space) auditsCalls(nodes ...string) {
+func (s *space) checkAuditLog(nodes ...string) {
 	GinkgoHelper()
 	const id = 4711
 	_, err := s.goClient().Put(context.Background(), client.Key{ID: id}, []byte("audited"), nil)

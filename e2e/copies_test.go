@@ -199,7 +199,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			Round(time.Second)))
 		l.awaitCalls(500)
 		Expect(l.end()).To(BeEmpty())
-		longest, until := l.longest(stopped)
+		longest, until := l.slowestCall(stopped)
 		for id, o := range <-oneByOne {
 			Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 			Expect(o.out).To(Equal(fmt.Sprint("record ", id+1)))
@@ -251,7 +251,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		s.migrate(l)
 	})
 
-	It("goes on while a disk hangs, says which, and goes back to normal when it answers", func() { s.hang(l) })
+	It("goes on while a disk hangs, says which, and goes back to normal when it answers", func() { s.hangDisk(l) })
 
 	It("is redundant again without a node that is lost for good, by the documented commands", func() { s.loseNode(l) })
 })

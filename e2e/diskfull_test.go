@@ -186,9 +186,9 @@ func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// untouched checks that a shard's pod is still the same, and that the pod's process never exited. The kubelet may
+// checkUntouched checks that a shard's pod is still the same, and that the pod's process never exited. The kubelet may
 // notice later than the store that the pod is ready.
-func (s *space) untouched(name string, before pod) {
+func (s *space) checkUntouched(name string, before pod) {
 	GinkgoHelper()
 	var now pod
 	Eventually(func(g Gomega) {
@@ -255,7 +255,7 @@ spec:
 		r.holds(refused)
 		refused = r.fill(refused + 1)
 		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "False", 2*time.Minute, "puts are refused")
-		s.untouched("main-0-0", before)
+		s.checkUntouched("main-0-0", before)
 
 		By("the claim grows: the set is created again around its pod")
 		uid, size := s.setOf("main-0")
@@ -272,7 +272,7 @@ spec:
 			g.Expect(kubectl("get", "pod", "main-0-0", "-n", s.name, "-o", "jsonpath={.metadata.ownerReferences[0].uid}")).
 				To(Equal(now))
 		}).WithTimeout(time.Minute).Should(Succeed())
-		s.untouched("main-0-0", before)
+		s.checkUntouched("main-0-0", before)
 
 		By("a driver that cannot: what its resizer writes is shown")
 		patchClaim := func(state string) {
@@ -293,7 +293,7 @@ spec:
 		s.getAll(8)
 		r.holds(100)
 		r.holds(refused)
-		s.untouched("main-0-0", before)
+		s.checkUntouched("main-0-0", before)
 		s.awaitStore("q", time.Minute)
 	})
 
@@ -326,14 +326,14 @@ spec:
 		alerts.await(alertPoolStalled, firing)
 		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).
 			To(Equal("64Mi"))
-		s.untouched("main-0-0", before)
+		s.checkUntouched("main-0-0", before)
 
 		By("set back to what there is")
 		s.storageSize("main", "80Mi")
 		s.awaitGrown("main", "True", "Grown", "80Mi")
 		s.awaitCondition("main", v1alpha1.ConditionReady, "True", time.Minute)
 		alerts.await(alertPoolStalled, gone)
-		s.untouched("main-0-0", before)
+		s.checkUntouched("main-0-0", before)
 
 		By("drained, as was said, but before there is a second pool: the pool waits for a person, and an alert tells")
 		s.poolState("main", v1alpha1.PoolDrained)

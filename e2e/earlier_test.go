@@ -34,8 +34,8 @@ func earlierChart() string {
 	return chart
 }
 
-// operatorMay reports whether the operator has a right in a namespace.
-func operatorMay(verb, what, namespace string) bool {
+// operatorAllowed reports whether the operator has a right in a namespace.
+func operatorAllowed(verb, what, namespace string) bool {
 	return try(30*time.Second, "", "kubectl", "auth", "can-i", verb, what, "-n", namespace,
 		"--as=system:serviceaccount:"+operatorNamespace+":"+operatorName).err == nil
 }
@@ -62,8 +62,8 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 		}
 		s.begin(2*time.Minute, records)
 
-		Expect(operatorMay("create", "statefulsets", s.name)).To(BeTrue())
-		Expect(operatorMay("create", "statefulsets", other.name)).
+		Expect(operatorAllowed("create", "statefulsets", s.name)).To(BeTrue())
+		Expect(operatorAllowed("create", "statefulsets", other.name)).
 			To(BeFalse(), "the operator has rights in a namespace that it does not watch")
 		store, err := other.store("q")
 		Expect(err).NotTo(HaveOccurred())
@@ -114,7 +114,7 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 			t.awaitCalls(4)
 			Expect(t.end()).To(BeEmpty())
 			s.getAll(records)
-			Expect(changed(before, s.pods(storePods))).To(BeEmpty())
+			Expect(changedPods(before, s.pods(storePods))).To(BeEmpty())
 			Expect(s.pods(storePods)).To(HaveLen(len(before)))
 
 			Eventually(func(g Gomega) {

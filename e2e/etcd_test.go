@@ -82,7 +82,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 member of etcd is",
 			"Settled groups are read and written")
 		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 member of etcd is")
-		calm := s.calm("recordstore/q", "shardpool/main")
+		calm := s.countReconciles("recordstore/q", "shardpool/main")
 		s.getAll(8)
 		t.awaitCalls(40)
 		calm()
@@ -94,7 +94,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		Expect(t.end()).To(BeEmpty())
 		s.getAll(8)
 		for n, before := range shards {
-			s.untouched(fmt.Sprintf("main-%d-0", n), before)
+			s.checkUntouched(fmt.Sprintf("main-%d-0", n), before)
 			s.awaitShard("main", int32(n), v1alpha1.ShardServing, time.Minute)
 		}
 
@@ -102,7 +102,7 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		alerts := s.watchAlerts()
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, s.name)
-		s.letPods("q-etcd")
+		s.allowPods("q-etcd")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", 2*time.Minute, "sheaf.dev/allow-new-etcd")
 		s.getAll(8)
 		store := s.storeQ(Default)
@@ -149,11 +149,11 @@ spec:
 		kubectl("delete", "pod", "-n", s.name, "q-etcd-1", "--wait=true", "--timeout=60s")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "False", time.Minute, "2 of 3; q-etcd-1: ", "exceeded quota")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "True", time.Minute)
-		Eventually(s.evictable).WithTimeout(time.Minute).Should(Equal("0"))
+		Eventually(s.evictableMembers).WithTimeout(time.Minute).Should(Equal("0"))
 		alerts.await(alertEtcdMember, firing)
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, s.name)
-		s.letPods("q-etcd")
+		s.allowPods("q-etcd")
 
 		By("it is a member again, another one, and the next node can be drained")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "True", 2*time.Minute, "3 of 3")
@@ -163,7 +163,7 @@ spec:
 		Expect(after["q-etcd-1"]).NotTo(Equal(before["q-etcd-1"]))
 		Expect(after["q-etcd-0"]).To(Equal(before["q-etcd-0"]))
 		Expect(after["q-etcd-2"]).To(Equal(before["q-etcd-2"]))
-		Eventually(s.evictable).WithTimeout(time.Minute).Should(Equal("1"))
+		Eventually(s.evictableMembers).WithTimeout(time.Minute).Should(Equal("1"))
 	})
 })
 
@@ -185,8 +185,8 @@ func (s *space) etcdMembers() map[string]string {
 	return ids
 }
 
-// evictable returns how many members of etcd may be evicted by a drain at the moment.
-func (s *space) evictable() string {
+// evictableMembers returns how many members of etcd may be evicted by a drain at the moment.
+func (s *space) evictableMembers() string {
 	GinkgoHelper()
 	return kubectl("get", "pdb", "-n", s.name, "q-etcd", "-o", "jsonpath={.status.disruptionsAllowed}")
 }

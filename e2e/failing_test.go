@@ -107,7 +107,7 @@ spec:
 				g.Expect(c.Message).To(ContainSubstring(words))
 			}).WithTimeout(2 * time.Minute).Should(Succeed())
 		}
-		s.calm("shardpool/noclass", "shardpool/ext3", "shardpool/nonode", "shardpool/noroom", "shardpool/nostore",
+		s.countReconciles("shardpool/noclass", "shardpool/ext3", "shardpool/nonode", "shardpool/noroom", "shardpool/nostore",
 			"shardpool/noimage", "shardpool/crash", "recordstore/q", "recordstore/noimage", "recordstore/noetcd",
 			"diskset/"+s.name+"-nonode")()
 	})

@@ -43,6 +43,6 @@ var _ = Describe("file systems", func() {
 		s.putAll(8)
 		s.getAll(8)
 		By("an audit log")
-		s.auditsCalls("n1", "n2", "n3")
+		s.checkAuditLog("n1", "n2", "n3")
 	})
 })

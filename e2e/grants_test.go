@@ -11,9 +11,9 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// stranger creates a pod in its own namespace. The pod has only a token for the store q and the store's authorities.
-// The function run() runs the command line in the pod.
-func (s *space) stranger() (namespace string, run func(args ...string) output) {
+// makeForeignPod creates a pod in its own namespace. The pod has only a token for the store q and the store's
+// authorities. The function run() runs the command line in the pod.
+func (s *space) makeForeignPod() (namespace string, run func(args ...string) output) {
 	GinkgoHelper()
 	other := newSpace(strings.TrimPrefix(s.name, "e2e-") + "-stranger")
 	authorities := kubectl("get", "configmap", "q-tls", "-n", s.name, "-o", `jsonpath={.data.ca\.crt}`)
@@ -56,11 +56,11 @@ spec:
 	}
 }
 
-// letsInWhomAGrantNames checks that the store q admits a pod from another namespace while a grant names the pod, but
+// checkGrantOfPod checks that the store q admits a pod from another namespace while a grant names the pod, but
 // neither before nor after that.
-func (s *space) letsInWhomAGrantNames() {
+func (s *space) checkGrantOfPod() {
 	GinkgoHelper()
-	namespace, stranger := s.stranger()
+	namespace, stranger := s.makeForeignPod()
 	refused := func() {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// hang makes one shard's disk in the pool "next" hang for a while, under load. Requests to that disk wait without an
-// error. The copies on that disk must not be reported as available.
-func (s *space) hang(l *load) {
+// hangDisk makes one shard's disk in the pool "next" hang for a while, under load. Requests to that disk wait without
+// an error. The copies on that disk must not be reported as available.
+func (s *space) hangDisk(l *load) {
 	var shard v1alpha1.ShardStatus
 	Eventually(func() int32 { // twice a minute, the status reports how many groups a shard leads
 		shard = s.shards("next")["next-1"]
@@ -28,7 +28,7 @@ func (s *space) hang(l *load) {
 
 	By("calls go on at the other copies, and the status names the shard")
 	l.awaitCalls(500)
-	l.waited("the disk of "+shard.Name+" hangs", hung)
+	l.checkWaits("the disk of "+shard.Name+" hangs", hung)
 	s.awaitShard("next", shard.Number, v1alpha1.ShardUnreachable, time.Minute)
 	s.awaitCondition("next", v1alpha1.ConditionReady, "False", time.Minute, shard.Name, shard.Node,
 		"its disk does not answer")

@@ -58,9 +58,9 @@ func (o output) String() string {
 	return fmt.Sprintf("%s\n%s%s%v", o.command, o.out, o.words, o.err)
 }
 
-// unanswered matches the messages that kubectl prints when the API server, or a kubelet behind it, does not respond.
+// noResponse matches the messages that kubectl prints when the API server, or a kubelet behind it, does not respond.
 // The faults that scenarios inject never cause such a message.
-var unanswered = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*handshake timeout|` +
+var noResponse = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*handshake timeout|` +
 	`(error|Error from server.*): .*(error dialing backend|unable to upgrade connection|handshake timeout|request timed out|unable to return a response))`)
 
 // try runs a command and returns its result, even if it failed. It retries kubectl for up to a minute if the API server
@@ -68,7 +68,7 @@ var unanswered = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*ha
 func try(timeout time.Duration, stdin, name string, args ...string) output {
 	for began := time.Now(); ; time.Sleep(time.Second) {
 		o := once(timeout, stdin, name, args...)
-		if name != "kubectl" || o.err == nil || !unanswered.MatchString(o.words) || time.Since(began) > time.Minute {
+		if name != "kubectl" || o.err == nil || !noResponse.MatchString(o.words) || time.Since(began) > time.Minute {
 			return o
 		}
 		fmt.Fprintln(GinkgoWriter, "not answered:", o)
@@ -178,9 +178,9 @@ func (s *space) holdPods() output {
 	return try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
 }
 
-// letPods removes the quota. It also modifies the StatefulSet, so that the StatefulSet controller tries again now,
+// allowPods removes the quota. It also modifies the StatefulSet, so that the StatefulSet controller tries again now,
 // and not only after a long pause.
-func (s *space) letPods(set string) {
+func (s *space) allowPods(set string) {
 	GinkgoHelper()
 	kubectl("delete", "resourcequota", noMorePods, "-n", s.name)
 	kubectl("annotate", "statefulset", set, "-n", s.name, "e2e/pods=again", "--overwrite")
@@ -207,7 +207,7 @@ func (s *space) empty() bool {
 	return gone
 }
 
-// dump prints the information that a person would look at after a failure.
+// dump prints information that helps to find the cause of a failure.
 func (s *space) dump() {
 	for _, args := range [][]string{
 		{"get", "sheaf,pods,pvc,pv,statefulsets,deployments", "-n", s.name, "-o", "wide"},

@@ -189,9 +189,9 @@ func (l *load) awaitCalls(more int) {
 	Eventually(count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
 }
 
-// longest returns how long the slowest call since the given moment took. It also returns how long after that moment
+// slowestCall returns how long the slowest call since the given moment took. It also returns how long after that moment
 // the last slow call was answered. The load must have been stopped.
-func (l *load) longest(since time.Time) (longest, until time.Duration) {
+func (l *load) slowestCall(since time.Time) (longest, until time.Duration) {
 	for _, call := range l.slow {
 		if call.ends.Before(since) {
 			continue

@@ -40,7 +40,7 @@ func (s *space) watchMemberships() *memberships {
 	GinkgoHelper()
 	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) +
 		":2379"
-	content, err := s.secret("q-etcd-tls") // the Secret contains ca.crt, with which a person can connect to etcd
+	content, err := s.secret("q-etcd-tls") // the Secret contains ca.crt, which a client needs to connect to etcd
 	Expect(err).NotTo(HaveOccurred())
 	own, err := certs.InMemory(certs.Config{}, content)
 	Expect(err).NotTo(HaveOccurred())
@@ -55,7 +55,7 @@ func (s *space) watchMemberships() *memberships {
 	first, err := etcd.Get(soon, prefix, clientv3.WithPrefix())
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach pods, such as %s, by their addresses", address)
 	for _, kv := range slices.Backward(first.Kvs) { // shards come first, so that their nodes are known when groups follow
-		m.see(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
+		m.handleKey(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
 	}
 	Expect(m.groups).NotTo(BeEmpty(), "etcd holds no groups below %s", prefix)
 	var done sync.WaitGroup
@@ -66,7 +66,7 @@ func (s *space) watchMemberships() *memberships {
 			}
 			for _, event := range answer.Events {
 				if event.Type == clientv3.EventTypePut {
-					m.see(strings.TrimPrefix(string(event.Kv.Key), prefix), event.Kv.Value)
+					m.handleKey(strings.TrimPrefix(string(event.Kv.Key), prefix), event.Kv.Value)
 				}
 			}
 		}
@@ -85,8 +85,8 @@ func (m *memberships) fail(err error) {
 	m.failure = err
 }
 
-// see processes one key in etcd and its value.
-func (m *memberships) see(key string, value []byte) {
+// handleKey processes one key in etcd and its value.
+func (m *memberships) handleKey(key string, value []byte) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	if _, ok := strings.CutPrefix(key, "shards/"); ok {

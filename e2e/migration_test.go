@@ -18,12 +18,12 @@ import (
 // slow machine. The test prints the actual time.
 const partitionWaitMax = 30 * time.Second
 
-// waited reports how long calls had to wait after an event. It fails if a call failed or waited too long, or if an
+// checkWaits reports how long calls had to wait after an event. It fails if a call failed or waited too long, or if an
 // acknowledged record is missing. It stops the load.
-func (l *load) waited(what string, since time.Time) {
+func (l *load) checkWaits(what string, since time.Time) {
 	GinkgoHelper()
 	Expect(l.end()).To(BeEmpty())
-	longest, until := l.longest(since)
+	longest, until := l.slowestCall(since)
 	words := fmt.Sprintf("%s: no call waited longer than %v; the last one above %v was answered %v later", what,
 		longest.Round(time.Millisecond), slowCall, until.Round(time.Millisecond))
 	AddReportEntry(words)
@@ -95,7 +95,7 @@ func (s *space) migrate(l *load) {
 		GinkgoWriter.Printf("%s of group %s: %s was cut off %v later\n", step.name, at.after.Name, node, time.Since(cut).
 			Round(time.Millisecond))
 		l.awaitCalls(300)
-		l.waited(fmt.Sprintf("%s cut off when %s", node, step.name), cut)
+		l.checkWaits(fmt.Sprintf("%s cut off when %s", node, step.name), cut)
 
 		By("put back")
 		l.start()

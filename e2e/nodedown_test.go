@@ -46,8 +46,8 @@ func (s *space) idsByShard() map[string][]int {
 	return ids
 }
 
-// othersGoOn reads and writes records on all shards except the given one.
-func (s *space) othersGoOn(shard string, ids map[string][]int) {
+// checkOtherShards reads and writes records on all shards except the given one.
+func (s *space) checkOtherShards(shard string, ids map[string][]int) {
 	GinkgoHelper()
 	calls := 0
 	for other, list := range ids {
@@ -150,7 +150,7 @@ var _ = Describe("a node that is away for longer than pods are left there", Seri
 		Eventually(func() string {
 			return s.pod("ordinary").Metadata.DeletionTimestamp
 		}).WithTimeout(3 * time.Minute).ShouldNot(BeEmpty())
-		s.othersGoOn(shard, ids)
+		s.checkOtherShards(shard, ids)
 		p := s.pod(shard + "-0")
 		Expect(p.Metadata.UID).To(Equal(old.Metadata.UID))
 		Expect(p.Metadata.DeletionTimestamp).To(BeEmpty(), "the shard is evicted")

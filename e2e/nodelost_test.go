@@ -15,14 +15,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// documented returns the command in docs/operations/troubleshooting.md that begins with the given string, after
+// documentedCommand returns the command in docs/operations/troubleshooting.md that begins with the given string, after
 // replacing some of its words.
-func (s *space) documented(begins string, replace ...string) []string {
+func (s *space) documentedCommand(begins string, replace ...string) []string {
 	GinkgoHelper()
 	return s.documentedIn("docs/operations/troubleshooting.md", begins, replace...)
 }
 
-// documentedIn is like documented(), but for any page of the documentation.
+// documentedIn is like documentedCommand(), but for any page of the documentation.
 func (s *space) documentedIn(page, begins string, replace ...string) []string {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(root, page))
@@ -75,9 +75,9 @@ func (s *space) loseNode(l *load) {
 		cluster("exec", lost.Node, "sh", "-c", "kill $(pidof kubelet)")
 		kubectl("wait", "--for=condition=Ready", "node/"+lost.Node, "--timeout=180s")
 	})
-	kubectl(s.documented("kubectl delete node n3", "n3", lost.Node)...)
+	kubectl(s.documentedCommand("kubectl delete node n3", "n3", lost.Node)...)
 	l.awaitCalls(300)
-	l.waited(lost.Node+" is lost", began)
+	l.checkWaits(lost.Node+" is lost", began)
 
 	By("the status says so, and what to do")
 	// If both operators ran on the lost node, as they may after the other two nodes were drained, no operator runs for
@@ -94,11 +94,12 @@ func (s *space) loseNode(l *load) {
 		"240Mi"})...)
 	const patch = "kubectl -n prod patch shardpool quotes-ssd --type=merge -p "
 	remove := fmt.Sprintf(`"remove":[%d]`, lost.Number)
-	kubectl(s.documented(patch+`'{"spec":{"shards":4,"remove"`, "quotes-ssd", "next", `"remove":[2]`, remove)...)
-	must(5*time.Minute, "", "kubectl", s.documented("kubectl -n prod wait --for=condition=Redundant", "--timeout=1h",
+	kubectl(s.documentedCommand(patch+`'{"spec":{"shards":4,"remove"`, "quotes-ssd", "next", `"remove":[2]`, remove)...)
+	must(5*time.Minute, "", "kubectl", s.documentedCommand("kubectl -n prod wait --for=condition=Redundant",
+		"--timeout=1h",
 		"--timeout=4m")...)
 	AddReportEntry(fmt.Sprintf("redundant again %v after %s was lost", time.Since(began).Round(time.Second), lost.Node))
-	kubectl(s.documented(patch+`'{"spec":{"shards":3}}`, "quotes-ssd", "next")...)
+	kubectl(s.documentedCommand(patch+`'{"spec":{"shards":3}}`, "quotes-ssd", "next")...)
 	Eventually(func() map[string]v1alpha1.ShardStatus { return s.shards("next") }).WithTimeout(2 * time.Minute).Should(
 		And(HaveLen(3), Not(HaveKey(lost.Name)), HaveKeyWithValue("next-3", HaveField("Node", node))))
 	s.awaitSettled()

@@ -147,21 +147,21 @@ func (s *space) reconciles(objects []string) (leader string, counts map[string]f
 			counts[object] = all[labels]
 		}
 		g.Expect(leaseHolder()).To(Equal(leader))
-	}).WithTimeout(lookedMax).Should(Succeed())
+	}).WithTimeout(reconcileMax).Should(Succeed())
 	return leader, counts
 }
 
 // reconcilesMax is how many times an object with a problem may be reconciled in a minute.
 const reconcilesMax = 6
 
-// lookedMax is the time within which an object with a problem must be reconciled again. Without any event, it would be
-// reconciled about once a minute.
-const lookedMax = 3 * time.Minute
+// reconcileMax is the time within which an object with a problem must be reconciled again. Without any event, it would
+// be reconciled about once a minute.
+const reconcileMax = 3 * time.Minute
 
-// calm starts to count how often objects are reconciled. The returned function waits until a minute has passed. It
-// fails if an object was reconciled too often, or is no longer reconciled. If another operator has become the leader
-// by then, the function counts for another minute, at most four times.
-func (s *space) calm(objects ...string) func() {
+// countReconciles starts to count how often objects are reconciled. The returned function waits until a minute has
+// passed. It fails if an object was reconciled too often, or is no longer reconciled. If another operator has become
+// the leader by then, the function counts for another minute, at most four times.
+func (s *space) countReconciles(objects ...string) func() {
 	GinkgoHelper()
 	began := time.Now()
 	leader, before := s.reconciles(objects)
@@ -199,6 +199,6 @@ func (s *space) calm(objects ...string) func() {
 			for _, object := range objects {
 				g.Expect(now != leader || counts[object] > before[object]).To(BeTrue(), "%s is not looked at any more", object)
 			}
-		}).WithTimeout(max(time.Minute, time.Until(began.Add(lookedMax)))).Should(Succeed())
+		}).WithTimeout(max(time.Minute, time.Until(began.Add(reconcileMax)))).Should(Succeed())
 	}
 }

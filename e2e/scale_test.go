@@ -236,7 +236,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, strings.TrimPrefix(filepath.Base(disk.Device), "virtio-"))
 		zeroed := time.Now()
-		s.letPods("main-2")
+		s.allowPods("main-2")
 		Eventually(func(g Gomega) {
 			now := s.shards("main")["main-2"]
 			g.Expect(now.Volume).NotTo(BeNil())

@@ -23,17 +23,17 @@ import (
 	"sheaf.dev/sheaf/internal/test/issuertest"
 )
 
-// standIn simulates cert-manager with some issuers. It signs the Certificates in a namespace until the scenario ends.
-// Certificates with any other issuer are not signed.
-type standIn struct {
+// fakeCertManager simulates cert-manager with some issuers. It signs the Certificates in a namespace until the scenario
+// ends. Certificates with any other issuer are not signed.
+type fakeCertManager struct {
 	s       *space
 	issuers map[string]*authority.Authority // by name
 	signed  map[string]string               // for each Certificate, the request that was signed
 }
 
-func (s *space) newStandIn(names ...string) *standIn {
+func (s *space) newStandIn(names ...string) *fakeCertManager {
 	GinkgoHelper()
-	i := &standIn{s: s, issuers: map[string]*authority.Authority{}, signed: map[string]string{}}
+	i := &fakeCertManager{s: s, issuers: map[string]*authority.Authority{}, signed: map[string]string{}}
 	for _, name := range names {
 		a, err := authority.New("e2e "+name, time.Now(), authority.Lifetime)
 		Expect(err).NotTo(HaveOccurred())
@@ -43,7 +43,7 @@ func (s *space) newStandIn(names ...string) *standIn {
 }
 
 // start signs Certificates repeatedly until the scenario ends.
-func (i *standIn) start() {
+func (i *fakeCertManager) start() {
 	stop := make(chan struct{})
 	var works sync.WaitGroup
 	works.Go(func() {
@@ -52,7 +52,7 @@ func (i *standIn) start() {
 		for {
 			select {
 			case <-turns.C:
-				if err := i.turn(); err != nil {
+				if err := i.signRequested(); err != nil {
 					GinkgoWriter.Println("stand-in issuer:", err) // the next turn will try again
 				}
 			case <-stop:
@@ -66,8 +66,8 @@ func (i *standIn) start() {
 	})
 }
 
-// turn signs each Certificate whose current request has not been signed yet.
-func (i *standIn) turn() error {
+// signRequested signs each Certificate whose current request has not been signed yet.
+func (i *fakeCertManager) signRequested() error {
 	var list struct{ Items []json.RawMessage }
 	if err := get(&list, "certificates.cert-manager.io", "-n", i.s.name); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (i *standIn) turn() error {
 }
 
 // sign writes the Secret of a Certificate, and reports in the Certificate's status that it is ready.
-func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) error {
+func (i *fakeCertManager) sign(c *issuertest.Certificate, issuer *authority.Authority) error {
 	data, err := issuertest.Sign(issuer, c, time.Now())
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) e
 	return nil
 }
 
-// A store gets its certificates from cert-manager. The kind Certificate comes from e2e/testdata, and standIn
+// A store gets its certificates from cert-manager. The kind Certificate comes from e2e/testdata, and fakeCertManager
 // simulates the issuers. The store opens no port before all certificates are signed. It then changes to another
 // issuer, and to the operator's own certificates, while callers put and get.
 var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
@@ -173,8 +173,8 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		shards := s.pods("sheaf.dev/pool=main")
 		Expect(shards).To(HaveLen(2))
 
-		// over patches the store under load, and waits until the store's processes trust only the new authorities.
-		over := func(patch string) {
+		// changeUnderLoad patches the store under load, and waits until the store's processes trust only the new authorities.
+		changeUnderLoad := func(patch string) {
 			GinkgoHelper()
 			before := s.storeQ(Default)
 			l.start()
@@ -196,14 +196,14 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 
 		if os.Getenv("E2E_LONG") != "" { // only in long runs, because a change of authorities takes 6 minutes
 			By("another issuer, under load")
-			over(`{"spec": {"tls": {"certManager": {"issuerRef": {"name": "second"}}}}}`)
+			changeUnderLoad(`{"spec": {"tls": {"certManager": {"issuerRef": {"name": "second"}}}}}`)
 			content, err := s.secret("q-admin-tls")
 			Expect(err).NotTo(HaveOccurred())
 			Expect(content["ca.crt"]).To(BeEquivalentTo(issuers.issuers["second"].CertificatePEM()))
 		}
 
 		By("the operator's own, under load: those of cert-manager are taken away")
-		over(`{"spec": {"tls": {"source": "Operator", "certManager": null}}}`)
+		changeUnderLoad(`{"spec": {"tls": {"source": "Operator", "certManager": null}}}`)
 		Eventually(func() string {
 			return kubectl("get", "certificates.cert-manager.io", "-n", s.name, "-o", "name")
 		}).WithTimeout(time.Minute).Should(BeEmpty())

@@ -92,7 +92,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		kubectl("sheaf", "status", "q", "-n", s.name)
 	})
 
-	It("lets in whom a grant names, and nobody else", func() { s.letsInWhomAGrantNames() })
+	It("lets in whom a grant names, and nobody else", func() { s.checkGrantOfPod() })
 
 	It("leaves no port open for plaintext but HTTP", func() {
 		var list struct {
@@ -110,7 +110,8 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 					continue
 				}
 				Expect([]int{7600, 7610, 2379, 2382}).To(ContainElement(port), "%s listens on port %d", p.Metadata.Name, port)
-				refusesStrangers(p.Metadata.Name, net.JoinHostPort(p.Status.PodIP, fmt.Sprint(port)), port == 7600 || port == 7610)
+				checkAnonymousRefused(p.Metadata.Name, net.JoinHostPort(p.Status.PodIP, fmt.Sprint(port)),
+					port == 7600 || port == 7610)
 				byTLS++
 			}
 		}
@@ -185,9 +186,9 @@ func openPorts(ip string) (open []int) {
 	return open
 }
 
-// refusesStrangers fails if a port accepts a caller without a certificate. The only permitted response is a TLS
+// checkAnonymousRefused fails if a port accepts a caller without a certificate. The only permitted response is a TLS
 // alert. If takesTokens is true, the caller may connect, but its calls must fail as unauthenticated.
-func refusesStrangers(pod, address string, takesTokens bool) {
+func checkAnonymousRefused(pod, address string, takesTokens bool) {
 	GinkgoHelper()
 	dialer := net.Dialer{Timeout: 30 * time.Second}
 	plain, err := dialer.DialContext(context.Background(), "tcp", address)

@@ -61,7 +61,7 @@ var _ = Describe("TLS, again and again", Serial, func() {
 		shards := s.pods("sheaf.dev/pool")
 		Expect(shards).To(HaveLen(4))
 		files := s.adminFiles("q")
-		before := frozen(files)
+		before := copyOfFiles(files)
 
 		w := s.streams(files)
 		stop := w.start()
@@ -84,7 +84,7 @@ var _ = Describe("TLS, again and again", Serial, func() {
 				len(seen), mover.turns.Load())
 		}
 		By("an old client is refused")
-		s.refusesAdmin(before)
+		s.checkAdminRefused(before)
 
 		By("certificates alone")
 		for n := range longRenewals {
@@ -212,8 +212,8 @@ func tlsReport(ip string, port int) (report certs.Report, err error) {
 	return report, json.NewDecoder(answer.Body).Decode(&report)
 }
 
-// frozen returns copies of the files. The copies do not follow the Secret.
-func frozen(files client.TLSFiles) client.TLSFiles {
+// copyOfFiles returns copies of the files. The copies do not follow the Secret.
+func copyOfFiles(files client.TLSFiles) client.TLSFiles {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()
 	copied := func(from string) string {
@@ -226,10 +226,10 @@ func frozen(files client.TLSFiles) client.TLSFiles {
 	return client.TLSFiles{CA: copied(files.CA), Cert: copied(files.Cert), Key: copied(files.Key)}
 }
 
-// refusesAdmin checks that a client with old files is refused. In its first attempt, the client has only its old
+// checkAdminRefused checks that a client with old files is refused. In its first attempt, the client has only its old
 // authorities, so neither side trusts the other. In its second attempt, the client has the store's current
 // authorities, but still its old certificate.
-func (s *space) refusesAdmin(files client.TLSFiles) {
+func (s *space) checkAdminRefused(files client.TLSFiles) {
 	GinkgoHelper()
 	for _, ca := range []string{files.CA, s.adminFiles("q").CA} {
 		store := s.dial(client.TLSFiles{CA: ca, Cert: files.Cert, Key: files.Key})
@@ -256,17 +256,17 @@ func (s *space) dial(files client.TLSFiles, options ...grpc.DialOption) *client.
 	return store
 }
 
-// moveRest is the pause between two moves of all groups. It is more than twice as long as a slow upload takes.
-const moveRest = 45 * time.Second
+// movePause is the pause between two moves of all groups. It is more than twice as long as a slow upload takes.
+const movePause = 45 * time.Second
 
-// toAndFro moves all groups from one pool to the other and back until it is stopped.
-type toAndFro struct {
+// groupMover moves all groups from one pool to the other and back until it is stopped.
+type groupMover struct {
 	turns atomic.Int32
 	stop  func()
 }
 
-func (s *space) moveToAndFro() *toAndFro {
-	m := &toAndFro{}
+func (s *space) moveToAndFro() *groupMover {
+	m := &groupMover{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -282,7 +282,7 @@ func (s *space) moveToAndFro() *toAndFro {
 			}).WithTimeout(5 * time.Minute).Should(BeZero())
 			m.turns.Add(1)
 			select { // the pause is long enough for slow uploads, which start again when their group moves
-			case <-time.After(moveRest):
+			case <-time.After(movePause):
 			case <-ctx.Done():
 			}
 		}
@@ -373,7 +373,7 @@ func (w *streams) start() (stop func()) {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // the upload may have to start again when its group moves
 		defer cancel()
 		_, err := w.known.Upload(ctx, client.Key{ID: int64(3_100_000 + turn%2)},
-			&slowly{Reader: *bytes.NewReader(large[:1<<20])}, nil)
+			&slowReader{Reader: *bytes.NewReader(large[:1<<20])}, nil)
 		return err
 	})
 	again("scan", time.Second, func(ctx context.Context, _ int) error {
@@ -462,10 +462,10 @@ func (w *streams) awaitTurns() {
 	Expect(w.failed).To(BeEmpty())
 }
 
-// slowly is a reader that supplies 1 MiB in 20 s. The reader can be rewound, so that an upload can be retried.
-type slowly struct{ bytes.Reader }
+// slowReader is a reader that supplies 1 MiB in 20 s. The reader can be rewound, so that an upload can be retried.
+type slowReader struct{ bytes.Reader }
 
-func (r *slowly) Read(p []byte) (int, error) {
+func (r *slowReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p[:min(len(p), 64<<10)])
 	time.Sleep(20 * time.Second * time.Duration(n) >> 20) // simulates a slow caller
 	return n, err

@@ -18,9 +18,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// ofTheSuite matches those commands on the page that this test must not run, because the suite has run them already,
+// suiteCommands matches those commands on the page that this test must not run, because the suite has run them already,
 // or runs them when it ends.
-var ofTheSuite = regexp.MustCompile(`^make |^export KUBECONFIG=|cluster load `)
+var suiteCommands = regexp.MustCompile(`^make |^export KUBECONFIG=|cluster load `)
 
 // sessionOf returns a script that runs the commands one after another and exits at the first failure. Before each
 // command it prints the command's number.
@@ -73,7 +73,7 @@ var _ = Describe("the tutorial", Serial, func() {
 			"--set sheaf.image.tag=v1", "--set sheaf.image.repository="+repository(image)+" --set sheaf.image.tag="+tag(image),
 			"--set image.tag=v1", "--set image.repository="+repository(operatorImage)+" --set image.tag="+tag(operatorImage))
 		for _, step := range pagetest.Transcript(string(text)) {
-			if !ofTheSuite.MatchString(step.Command) {
+			if !suiteCommands.MatchString(step.Command) {
 				step.Command = images.Replace(step.Command)
 				steps = append(steps, step)
 			}

@@ -28,9 +28,9 @@ const (
 	shardPods = v1alpha1.LabelPool + "=main"
 )
 
-// lives returns, for each pod, its UID and how often its containers have restarted. The result changes only if
+// restartCounts returns, for each pod, its UID and how often its containers have restarted. The result changes only if
 // something restarts.
-func lives(pods map[string]pod) map[string]string {
+func restartCounts(pods map[string]pod) map[string]string {
 	lives := map[string]string{}
 	for name, p := range pods {
 		for _, c := range p.Status.ContainerStatuses {
@@ -40,10 +40,10 @@ func lives(pods map[string]pod) map[string]string {
 	return lives
 }
 
-// changed returns the names of pods that were replaced or restarted.
-func changed(before, after map[string]pod) []string {
+// changedPods returns the names of pods that were replaced or restarted.
+func changedPods(before, after map[string]pod) []string {
 	var names []string
-	was, is := lives(before), lives(after)
+	was, is := restartCounts(before), restartCounts(after)
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		if was[name] != is[name] {
 			names = append(names, name)
@@ -292,7 +292,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 			g.Expect(etcd.Spec.Containers[0].Image).To(Equal(nextImage))
 		}).WithTimeout(2 * time.Minute).Should(Succeed())
 		s.awaitStore("q", 2*time.Minute)
-		Expect(changed(before, s.pods(shardPods))).To(BeEmpty())
+		Expect(changedPods(before, s.pods(shardPods))).To(BeEmpty())
 	})
 
 	It("of the shards' image restarts one after the other, each loaded before the next", func() {
@@ -304,7 +304,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		var order []string
 		for range len(before) - 1 {
 			held := s.awaitHeld(before, order)
-			s.othersGoOn(held, ids)
+			s.checkOtherShards(held, ids)
 			order = append(order, held)
 			// On a busy machine, the operator may ask the shard late.
 			Eventually(func() v1alpha1.ShardState { return s.shardState(held) }).WithTimeout(time.Minute).
@@ -337,7 +337,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.awaitObserved() // the operator must see the new image before it may restart another shard
 		s.throttleAll("off")
 		s.awaitUpdated(nextImage)
-		Expect(changed(before, s.pods(shardPods))).To(Equal([]string{held + "-0"}), "only the first one was restarted")
+		Expect(changedPods(before, s.pods(shardPods))).To(Equal([]string{held + "-0"}), "only the first one was restarted")
 		Expect(seen.seen()).To(Equal([]string{held, held}))
 	})
 
@@ -356,7 +356,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 
 		s.useImage(nextImage)
 		s.awaitUpdated(nextImage)
-		Expect(changed(before, s.pods(shardPods))).To(BeEmpty())
+		Expect(changedPods(before, s.pods(shardPods))).To(BeEmpty())
 		Expect(s.pod("q-etcd-0").Metadata.UID).To(Equal(etcd))
 		s.getAll(records)
 	})

@@ -56,7 +56,7 @@ func (w *walk) step(name, expected string, do func()) {
 		failures = append(failures, err.Error())
 	}
 	w.load.end()
-	longest, _ := w.load.longest(began)
+	longest, _ := w.load.slowestCall(began)
 	slow := 0
 	for _, call := range w.load.slow {
 		if call.ends.Sub(call.began) > time.Second {
@@ -128,8 +128,8 @@ func (w *walk) awaitField(what, path, value string) {
 	}).WithTimeout(2*time.Minute).Should(Equal(value), "%s of %s", path, what)
 }
 
-// shardsAre waits until the pool has the given number of shards and all of them serve.
-func (w *walk) shardsAre(pool string, n int) {
+// awaitShardCount waits until the pool has the given number of shards and all of them serve.
+func (w *walk) awaitShardCount(pool string, n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		list, err := w.shardList(pool)

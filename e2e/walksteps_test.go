@@ -20,14 +20,14 @@ import (
 func (w *walk) walkScale() {
 	w.step("3 to 4 to 3 by helm", "no failed call", func() {
 		w.helmMust(nil, values(walkValues, 4, ""))
-		w.shardsAre("q-a", 4)
+		w.awaitShardCount("q-a", 4)
 		w.awaitSettled()
 		w.helmMust(nil, values(walkValues, 3, ""))
-		w.shardsAre("q-a", 3)
+		w.awaitShardCount("q-a", 3)
 	})
 	w.step("3 to 6 to 4 with `remove: [1, 4]`", "no failed call, balanced", func() {
 		w.helmMust(nil, values(walkValues, 6, ""))
-		w.shardsAre("q-a", 6)
+		w.awaitShardCount("q-a", 6)
 		w.awaitSettled()
 		groups := map[string]int{}
 		for name, shard := range w.shards("q-a") {
@@ -35,7 +35,7 @@ func (w *walk) walkScale() {
 		}
 		w.note("groups by shard: %v", groups)
 		w.helmMust(nil, values(walkValues, 4, "remove: [1, 4]"))
-		w.shardsAre("q-a", 4)
+		w.awaitShardCount("q-a", 4)
 		w.note("left: %v", slices.Sorted(maps.Keys(w.shards("q-a"))))
 	})
 	w.step("remove the only shard of a domain, taken back", "refused with the reason, nothing moves (D6)", func() {
@@ -84,7 +84,7 @@ func (w *walk) walkScale() {
 			return "False"
 		}).WithTimeout(2 * time.Minute).Should(Equal("False"))
 		w.since(began, "corrected: no longer Stalled")
-		w.shardsAre("q-a", 3)
+		w.awaitShardCount("q-a", 3)
 		w.since(began, "done")
 		w.awaitSettled()
 		w.helmMust(nil, values(walkValues, 3, ""))
@@ -188,11 +188,11 @@ func (w *walk) walkOperator() {
 		w.whileOperatorsDie(func() {
 			began := time.Now()
 			w.patch("shardpool/q-a", `{"spec":{"shards":5}}`)
-			w.shardsAre("q-a", 5)
+			w.awaitShardCount("q-a", 5)
 			w.since(began, "5 serve")
 			began = time.Now()
 			w.patch("shardpool/q-a", `{"spec":{"shards":3}}`)
-			w.shardsAre("q-a", 3)
+			w.awaitShardCount("q-a", 3)
 			w.since(began, "3 serve")
 		})
 	})
@@ -227,7 +227,7 @@ func (w *walk) walkImage() {
 		Expect(o.err).To(HaveOccurred())
 		w.note("helm: %s", strings.ReplaceAll(strings.TrimSpace(o.words), "\n", " "))
 		w.helmMust(nil, values(walkValues, 3, ""))
-		Expect(changed(before, w.pods(shardPods))).To(BeEmpty())
+		Expect(changedPods(before, w.pods(shardPods))).To(BeEmpty())
 	})
 }
 
@@ -238,7 +238,7 @@ func (w *walk) walkClaims() {
 		kubectl("delete", "pvc", "data-q-a-1-0", "-n", w.name, "--wait=false")
 		kubectl("delete", "pod", "q-a-1-0", "-n", w.name)
 		w.awaitNewPod("q-a-1-0", old, 3*time.Minute)
-		w.shardsAre("q-a", 3)
+		w.awaitShardCount("q-a", 3)
 		Expect(w.shards("q-a")["q-a-1"].Volume.UUID).To(Equal(before.Volume.UUID))
 	})
 	w.step("StatefulSet deleted, with and without its pod", "made anew", func() {
@@ -258,7 +258,7 @@ func (w *walk) walkClaims() {
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, strings.TrimPrefix(filepath.Base(disk.Device), "virtio-"))
 		began := time.Now()
-		w.letPods("q-a-2")
+		w.allowPods("q-a-2")
 		Eventually(func(g Gomega) {
 			now := w.shards("q-a")["q-a-2"]
 			g.Expect(now.Volume).NotTo(BeNil())
@@ -352,7 +352,7 @@ func (w *walk) walkEtcd() {
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, strings.TrimPrefix(filepath.Base(disk.Device), "virtio-"))
 		began := time.Now()
-		w.letPods("q-etcd")
+		w.allowPods("q-etcd")
 		w.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "True", 2*time.Minute, "3 of 3")
 		w.since(began, "redundant")
 	})
@@ -439,7 +439,7 @@ func (w *walk) walkRefused() {
 		}).WithTimeout(2 * time.Minute).Should(Succeed())
 		kubectl("delete", "resourcequota", "claims", "-n", w.name)
 		w.patch("shardpool/q-a", `{"spec":{"shards":3}}`)
-		w.shardsAre("q-a", 3)
+		w.awaitShardCount("q-a", 3)
 	})
 	w.step("a pool whose disks are all taken, deleted; then a disk is added (D5)", "nobody's claim gets it", func() {
 		w.makePool("waits", "walk-etcd", 1)

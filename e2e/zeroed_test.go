@@ -43,9 +43,9 @@ func (s *space) served(n int) (served, refused int) {
 	return served, refused
 }
 
-// servesPart waits until only the other shard serves: some reads of the records 1 to n succeed, and the rest are
+// awaitPartServed waits until only the other shard serves: some reads of the records 1 to n succeed, and the rest are
 // refused.
-func (s *space) servesPart(n int) {
+func (s *space) awaitPartServed(n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		served, refused := s.served(n)
@@ -84,7 +84,7 @@ var _ = Describe("a zeroed device", func() {
 		}
 		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, words...)
 		s.awaitCondition("main", v1alpha1.ConditionVolumesReady, "False", time.Minute, words...)
-		s.servesPart(16)
+		s.awaitPartServed(16)
 
 		By("its pod made anew: what is left on the device is not taken for a new disk")
 		now := s.pod("main-0-0")
@@ -93,7 +93,7 @@ var _ = Describe("a zeroed device", func() {
 		kubectl("delete", "pod", "-n", s.name, "main-0-0", "--wait=true", "--timeout=60s")
 		lost = s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 2*time.Minute)
 		Expect(lost.Message).To(And(ContainSubstring(volumes[0]), ContainSubstring("replace the disk")))
-		s.servesPart(16)
+		s.awaitPartServed(16)
 
 		By("zeroed under a stopped shard")
 		disk = s.diskOf(class, "data-main-1-0")
