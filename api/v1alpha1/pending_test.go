@@ -79,7 +79,7 @@ func TestANewObjectIsPending(t *testing.T) {
 				t.Errorf("after the operator has said that all is well the conditions are %v", after)
 			}
 
-			// A later update by a person does not restore the pending conditions.
+			// A later update by a user does not restore the pending conditions.
 			apply(t, got, fields{"status": nil, "metadata/labels": fields{"a": "b"}})
 			if after := conditionsOf(t, update(t, got)); len(after) != 1 {
 				t.Errorf("after an update of the object the conditions are %v", after)

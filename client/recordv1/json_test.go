@@ -11,8 +11,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// filled sets every field of a message. It puts two elements into each list, and sets each enum to its second value.
-func filled(m protoreflect.Message, depth int) {
+// fillMessage sets every field of a message. It puts two elements into each list, and sets each enum to its second
+// value.
+func fillMessage(m protoreflect.Message, depth int) {
 	number := int32(0)
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -40,10 +41,10 @@ func filled(m protoreflect.Message, depth int) {
 		case message && depth == 0:
 		case message && f.IsList():
 			for range 2 {
-				filled(m.Mutable(f).List().AppendMutable().Message(), depth-1)
+				fillMessage(m.Mutable(f).List().AppendMutable().Message(), depth-1)
 			}
 		case message:
-			filled(m.Mutable(f).Message(), depth-1)
+			fillMessage(m.Mutable(f).Message(), depth-1)
 		case f.IsList():
 			m.Mutable(f).List().Append(value())
 			m.Mutable(f).List().Append(value())
@@ -64,7 +65,7 @@ func TestJSONRoundTrip(t *testing.T) {
 		for _, fill := range []bool{false, true} {
 			want := proto.Clone(empty)
 			if fill {
-				filled(want.ProtoReflect(), 4)
+				fillMessage(want.ProtoReflect(), 4)
 			}
 			text, err := json.Marshal(want)
 			if err != nil {

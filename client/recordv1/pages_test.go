@@ -14,15 +14,15 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// listed is a store that returns its listing in pages. The token of a page is its number.
-type listed struct {
+// pagedStore is a store that returns its listing in pages. The token of a page is its number.
+type pagedStore struct {
 	recordv1.AdminServiceClient
 	pages [][]string
 	older int // from this page on, a server that does not support pages responds; 0 if there is no such server
 	fails int // number of the page whose request fails; 0 if none fails
 }
 
-func (l *listed) page(token string) (names []string, next string, err error) {
+func (l *pagedStore) page(token string) (names []string, next string, err error) {
 	n := 0
 	if token != "" {
 		_, _ = fmt.Sscan(token, &n)
@@ -38,7 +38,7 @@ func (l *listed) page(token string) (names []string, next string, err error) {
 	return l.pages[n], next, nil
 }
 
-func (l *listed) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest, _ ...grpc.CallOption) (
+func (l *pagedStore) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest, _ ...grpc.CallOption) (
 	*recordv1.ListGroupsResponse, error) {
 	names, next, err := l.page(in.GetPageToken())
 	out := &recordv1.ListGroupsResponse{NextPageToken: next}
@@ -50,7 +50,7 @@ func (l *listed) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest, _
 	return out, err
 }
 
-func (l *listed) ListShards(_ context.Context, in *recordv1.ListShardsRequest, _ ...grpc.CallOption) (
+func (l *pagedStore) ListShards(_ context.Context, in *recordv1.ListShardsRequest, _ ...grpc.CallOption) (
 	*recordv1.ListShardsResponse, error) {
 	names, next, err := l.page(in.GetPageToken())
 	out := &recordv1.ListShardsResponse{NextPageToken: next, Problems: []string{"of page " + in.GetPageToken()}}
@@ -60,7 +60,7 @@ func (l *listed) ListShards(_ context.Context, in *recordv1.ListShardsRequest, _
 	return out, err
 }
 
-func (l *listed) PlanMoves(_ context.Context, in *recordv1.PlanMovesRequest, _ ...grpc.CallOption) (
+func (l *pagedStore) PlanMoves(_ context.Context, in *recordv1.PlanMovesRequest, _ ...grpc.CallOption) (
 	*recordv1.PlanMovesResponse, error) {
 	names, next, err := l.page(in.GetPageToken())
 	out := &recordv1.PlanMovesResponse{NextPageToken: next}
@@ -72,7 +72,7 @@ func (l *listed) PlanMoves(_ context.Context, in *recordv1.PlanMovesRequest, _ .
 
 func TestAllPagesAreOneListing(t *testing.T) {
 	pages := [][]string{{"a", "b"}, {"c"}, {"d", "e"}}
-	for name, store := range map[string]*listed{
+	for name, store := range map[string]*pagedStore{
 		"pages": {pages: pages}, "one page": {pages: [][]string{slices.Concat(pages...)}},
 		"then an older server": {pages: pages, older: 1}, "an older server at the end": {pages: pages, older: 2},
 	} {
@@ -102,7 +102,7 @@ func TestAllPagesAreOneListing(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, shards, err)
 		}
 	}
-	store := &listed{pages: pages, fails: 2}
+	store := &pagedStore{pages: pages, fails: 2}
 	if out, err := recordv1.AllGroups(t.Context(), store, &recordv1.ListGroupsRequest{}); err == nil || out != nil {
 		t.Errorf("a page that fails: %v, %v", out, err)
 	}

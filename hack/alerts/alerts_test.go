@@ -133,9 +133,9 @@ func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
 	return out
 }
 
-// TestDashboardAsksForWhatThereIs checks that the dashboard's queries are valid PromQL, and that they use only metrics
+// TestDashboardUsesExistingMetrics checks that the dashboard's queries are valid PromQL, and that they use only metrics
 // whose names are in the product's sources.
-func TestDashboardAsksForWhatThereIs(t *testing.T) {
+func TestDashboardUsesExistingMetrics(t *testing.T) {
 	content, err := os.ReadFile(dashboardFile)
 	if err != nil {
 		t.Fatal(err)

@@ -18,9 +18,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 )
 
-// kept is the number of samples kept for each series. They cover more time than the longest range in an alert's
-// expression.
-const kept = 60
+// samplesMax is the number of samples that are kept for each series. They cover more time than the longest range in an
+// alert's expression.
+const samplesMax = 60
 
 // These are the states of an alert.
 const (
@@ -131,5 +131,6 @@ func (w *Watch) take(target, text string, seen map[string]bool) error {
 
 func (l *line) add(now time.Duration, sample float64) {
 	// Allocate a new slice, because the engine still reads the old one.
-	l.samples = append(slices.Clone(l.samples[max(0, len(l.samples)+1-kept):]), point{t: now.Milliseconds(), v: sample})
+	l.samples = append(slices.Clone(l.samples[max(0, len(l.samples)+1-samplesMax):]),
+		point{t: now.Milliseconds(), v: sample})
 }

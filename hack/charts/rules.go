@@ -22,8 +22,8 @@ type rule struct {
 // clusterScoped lists resources without a namespace. A Role cannot grant them, so they are in a separate ClusterRole.
 var clusterScoped = []string{"disksets", "nodes", "persistentvolumes", "storageclasses", "namespaces"}
 
-// reading lists the verbs that only read.
-var reading = []string{"get", "list", "watch"}
+// readVerbs lists the verbs that only read.
+var readVerbs = []string{"get", "list", "watch"}
 
 // split holds the operator's ClusterRole, divided into the parts that the chart binds separately.
 type split struct {
@@ -90,7 +90,7 @@ func (s *split) add(r rule, resource string) {
 	case slices.Contains(r.APIGroups, "coordination.k8s.io"):
 		s.election = append(s.election, r)
 	case name == "events" && slices.Contains(r.APIGroups, ""): // only leader election writes core events
-		look, write := r.parted()
+		look, write := r.splitVerbs()
 		if len(look.Verbs) > 0 {
 			s.namespaced = append(s.namespaced, look)
 		}
@@ -125,7 +125,7 @@ func (s *split) add(r rule, resource string) {
 	case name == "disksets":
 		s.diskSets = append(s.diskSets, r)
 	default:
-		look, write := r.parted()
+		look, write := r.splitVerbs()
 		if len(look.Verbs) > 0 {
 			s.read = append(s.read, look)
 		}
@@ -135,12 +135,12 @@ func (s *split) add(r rule, resource string) {
 	}
 }
 
-// parted divides a rule into two: one with the verbs that only read, and one with all other verbs.
-func (r rule) parted() (look, write rule) {
+// splitVerbs divides a rule into two: one with the verbs that only read, and one with all other verbs.
+func (r rule) splitVerbs() (look, write rule) {
 	look, write = r, r
 	look.Verbs, write.Verbs = nil, nil
 	for _, verb := range r.Verbs {
-		if slices.Contains(reading, verb) {
+		if slices.Contains(readVerbs, verb) {
 			look.Verbs = append(look.Verbs, verb)
 		} else {
 			write.Verbs = append(write.Verbs, verb)

@@ -206,7 +206,7 @@ func TestAShardOfManyGroupsIsListed(t *testing.T) {
 			c.shards["a"].listed = append(c.shards["a"].listed, &recordv1.Group{Group: fmt.Sprintf("g%06d", i), Shard: "a",
 				State: recordv1.GroupState_GROUP_STATE_SERVING, Message: strings.Repeat("x", 500)})
 		}
-		c.own(placement.NewGroup(c.meta.Routing, "g000007", 0), "a")
+		c.setOwner(placement.NewGroup(c.meta.Routing, "g000007", 0), "a")
 		for _, size := range []int32{0, 1000} {
 			in, rows := &recordv1.ListGroupsRequest{PageSize: size}, 0
 			for pages := 0; pages == 0 || in.GetPageToken() != ""; pages++ {

@@ -39,9 +39,9 @@ type cluster struct {
 	admin   recordv1.AdminServiceClient
 }
 
-// endless returns a context without a deadline, for calls that must fail. The gateway then gives up before its caller
-// does, so the caller learns the reason from the gateway's error.
-func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
+// withoutDeadline returns a context without a deadline, for calls that must fail. The gateway then gives up before its
+// caller does, so the caller learns the reason from the gateway's error.
+func (c *cluster) withoutDeadline() context.Context { return context.WithoutCancel(c.ctx) }
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
 	t.Helper()
@@ -166,9 +166,9 @@ func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uin
 	return s
 }
 
-// own writes to etcd that the given shard is the group's only member, and its leader. It returns the revision of this
-// change.
-func (c *cluster) own(g placement.Group, shard string) int64 {
+// setOwner writes to etcd that the given shard is the group's only member, and its leader. It returns the revision of
+// this change.
+func (c *cluster) setOwner(g placement.Group, shard string) int64 {
 	c.t.Helper()
 	g.Members = []placement.Member{{Shard: shard, VolumeUUID: c.shards[shard].volume, RaftID: 1}}
 	g.Leader = shard

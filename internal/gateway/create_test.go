@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// grant writes a grants table with these tenants. It replaces the table at the current revision.
-func (c *cluster) grant(tenants string) {
+// writeGrants writes a grants table with these tenants. It replaces the table at the current revision.
+func (c *cluster) writeGrants(tenants string) {
 	c.t.Helper()
 	there, err := c.store.Access(c.ctx)
 	if err == nil {
@@ -53,7 +53,7 @@ func TestATenantCreatesAsManyGroupsAsItsQuotaAllows(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		c := newCluster(t, named(), gateway.Config{Registry: registry}, "a")
 		go c.carryOut()
-		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":3}},{"name":"two","prefix":"z","quotas":{"records":1}}`)
+		c.writeGrants(`{"name":"one","prefix":"team-","quotas":{"groups":3}},{"name":"two","prefix":"z","quotas":{"records":1}}`)
 		put := func(group string) error {
 			_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 7, Group: group}})
 			return err
@@ -112,12 +112,12 @@ sheaf_gateway_tenant_refused_total{quota="groups",tenant="two"} 0
 		}
 
 		// A lower quota leaves the groups as they are. A higher quota takes effect immediately.
-		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":1}}`)
+		c.writeGrants(`{"name":"one","prefix":"team-","quotas":{"groups":1}}`)
 		if err := put(made[2]); err != nil {
 			t.Error(err)
 		}
 		wantError(t, put("team-y"), codes.ResourceExhausted, "QUOTA_EXCEEDED")
-		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":4}}`)
+		c.writeGrants(`{"name":"one","prefix":"team-","quotas":{"groups":4}}`)
 		if err := put("team-y"); err != nil {
 			t.Error(err)
 		}
@@ -132,7 +132,7 @@ func TestUnusableTableCreatesNoGroups(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a")
 		go c.carryOut()
 		odd := `{"name":"one","prefix":"team-","quotas":{"later":1}}`
-		c.grant(odd)
+		c.writeGrants(odd)
 		create := func(group string) error {
 			_, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: group})
 			return err
@@ -140,11 +140,11 @@ func TestUnusableTableCreatesNoGroups(t *testing.T) {
 		if err := create("a"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "table of grants") {
 			t.Errorf("%v", err)
 		}
-		c.grant(`{"name":"one","prefix":"team-","quotas":{"groups":1}}`)
+		c.writeGrants(`{"name":"one","prefix":"team-","quotas":{"groups":1}}`)
 		if err := create("team-1"); err != nil {
 			t.Error(err)
 		}
-		c.grant(odd)
+		c.writeGrants(odd)
 		wantError(t, create("team-2"), codes.ResourceExhausted, "QUOTA_EXCEEDED")
 		if err := create(uuid.NewString()); err != nil {
 			t.Error(err)

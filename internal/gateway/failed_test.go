@@ -75,7 +75,7 @@ func callsOnAGroup(c *cluster) map[string]func() error {
 	}
 }
 
-func TestACopyThatCannotBeLoadedSendsCallsToTheOthers(t *testing.T) {
+func TestCallsAvoidCopyThatCannotBeLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
 		for _, s := range c.shards {
@@ -84,8 +84,8 @@ func TestACopyThatCannotBeLoadedSendsCallsToTheOthers(t *testing.T) {
 		c.shards["a"].failAll()
 		term := uint64(1)
 		for name, do := range callsOnAGroup(c) {
-			shared(c, "b", term, "a", "b", "c") // makes the gateway forget the leader that it learned from the last call
-			shared(c, "a", term+1, "a", "b", "c")
+			shareGroups(c, "b", term, "a", "b", "c") // makes the gateway forget the leader that it learned from the last call
+			shareGroups(c, "a", term+1, "a", "b", "c")
 			term += 2
 			if err := do(); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -104,8 +104,8 @@ func TestAGroupWithoutAMajorityThatCouldBeLoadedFailsAtOnce(t *testing.T) {
 		c.shards["b"].failAll()
 		term := uint64(1)
 		for name, do := range callsOnAGroup(c) {
-			shared(c, "b", term, "a", "b", "c")
-			shared(c, "a", term+1, "a", "b", "c")
+			shareGroups(c, "b", term, "a", "b", "c")
+			shareGroups(c, "a", term+1, "a", "b", "c")
 			term += 2
 			err := do()
 			wantError(t, err, codes.FailedPrecondition, "GROUP_FAILED")

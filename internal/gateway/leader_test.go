@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// shared gives every group in a cluster a copy on each of the shards, and makes the named leader lead all groups.
-func shared(c *cluster, leader string, term uint64, shards ...string) {
+// shareGroups gives every group in a cluster a copy on each of the shards, and makes the named leader lead all groups.
+func shareGroups(c *cluster, leader string, term uint64, shards ...string) {
 	c.t.Helper()
 	var revision int64
 	for n := range c.meta.Routing.Groups {
@@ -57,7 +57,7 @@ func (s *standIn) refuseAll(err error) {
 func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
-		shared(c, "a", 1, "a", "b", "c")
+		shareGroups(c, "a", 1, "a", "b", "c")
 		c.shards["a"].refuseAll(notLeader(c.shards["c"].address))
 		for id := range int64(20) {
 			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x")}); err != nil {
@@ -68,11 +68,11 @@ func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
 			t.Errorf("%d calls went to a, %d to b; c leads, and the first answer said so", a, b)
 		}
 		// An unrelated change in etcd does not change the leader that the gateway has learned. A new leader in etcd does.
-		shared(c, "a", 1, "a", "b", "c")
+		shareGroups(c, "a", 1, "a", "b", "c")
 		if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil || c.shards["a"].count("Get") != 0 {
 			t.Errorf("%v; %d calls went to a", err, c.shards["a"].count("Get"))
 		}
-		shared(c, "b", 2, "a", "b", "c")
+		shareGroups(c, "b", 2, "a", "b", "c")
 		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil ||
 			c.shards["b"].count("Put") != 1 {
 			t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
@@ -88,7 +88,7 @@ func TestCallsTryOtherShardsWithoutNamedLeader(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
-				shared(c, "a", 1, "a", "b", "c")
+				shareGroups(c, "a", 1, "a", "b", "c")
 				c.shards["a"].refuseAll(fault)
 				c.shards["b"].refuseAll(fault)
 				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
@@ -120,7 +120,7 @@ func TestCallsAvoidHungShard(t *testing.T) {
 		meta := hash(2)
 		meta.Copies = 3
 		c := newCluster(t, meta, gateway.Config{}, "a", "b", "c")
-		shared(c, "a", 1, "a", "b", "c")
+		shareGroups(c, "a", 1, "a", "b", "c")
 		put := func(id int64, request string) {
 			t.Helper()
 			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x"),
@@ -151,8 +151,8 @@ func TestCallsAvoidHungShard(t *testing.T) {
 		}
 		a.listener.GoOn()
 		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // until shard a leads again and responds
-			shared(c, "b", 2, "a", "b", "c")
-			shared(c, "a", 3, "a", "b", "c")
+			shareGroups(c, "b", 2, "a", "b", "c")
+			shareGroups(c, "a", 3, "a", "b", "c")
 			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil &&
 				status.Code(err) != codes.NotFound {
 				t.Fatal(err)
@@ -166,7 +166,7 @@ func TestCallsAvoidHungShard(t *testing.T) {
 func TestCallsAtHungShardAreRetriedElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
-		shared(c, "a", 1, "a", "b", "c")
+		shareGroups(c, "a", 1, "a", "b", "c")
 		hung, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		a := c.shards["a"]
@@ -182,7 +182,7 @@ func TestCallsAtHungShardAreRetriedElsewhere(t *testing.T) {
 		for a.count("Put") == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		shared(c, "b", 2, "a", "b", "c")
+		shareGroups(c, "b", 2, "a", "b", "c")
 		select {
 		case err := <-answered:
 			t.Fatalf("answered too early: %v", err)
@@ -201,7 +201,7 @@ func TestCallsAtHungShardAreRetriedElsewhere(t *testing.T) {
 
 // Reads at a shard whose disk hangs wait without an error, while the shard handles everything else. When another shard
 // leads their group, the waiting reads are aborted and retried at that shard.
-func TestReadsLeaveAShardWhoseDiskHangs(t *testing.T) {
+func TestReadsAvoidShardWithHungDisk(t *testing.T) {
 	meta := hash(1)
 	meta.Copies = 3
 	for name, read := range map[string]func(c *cluster) error{
@@ -240,7 +240,7 @@ func TestReadsLeaveAShardWhoseDiskHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t, meta, gateway.Config{}, "a", "b", "c")
-				shared(c, "a", 1, "a", "b", "c")
+				shareGroups(c, "a", 1, "a", "b", "c")
 				c.shards["b"].put(key(1), nil, []byte("x"))
 				answers, goOn := context.WithCancel(context.Background())
 				defer goOn()
@@ -257,7 +257,7 @@ func TestReadsLeaveAShardWhoseDiskHangs(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 				began := time.Now()
-				shared(c, "b", 2, "a", "b", "c")
+				shareGroups(c, "b", 2, "a", "b", "c")
 				if err := <-answered; err != nil {
 					t.Error(err)
 				}

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// tells sets the progress that a stand-in reports for its copies.
-func (s *standIn) tells(copies map[string]*recordv1.Copy) {
+// setProgress sets the progress that a stand-in reports for its copies.
+func (s *standIn) setProgress(copies map[string]*recordv1.Copy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moves = []*recordv1.Move{}
@@ -54,12 +54,12 @@ func TestPlanMovesShowsHowFarTheyAre(t *testing.T) {
 		must.OK(t, c.store.SetTargets(c.ctx, targets))
 		c.awaitEpoch(revision)
 		eta := 8.0
-		c.shards["b"].tells(map[string]*recordv1.Copy{"1": {
+		c.shards["b"].setProgress(map[string]*recordv1.Copy{"1": {
 			Phase: recordv1.CopyPhase_COPY_PHASE_FILES, From: "a", BytesTotal: 120 * mib, BytesDone: 40 * mib,
 			BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 		}})
 		// A replica on another volume of shard a replaces the replica on a.
-		c.shards["a"].tells(map[string]*recordv1.Copy{"0": {Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES,
+		c.shards["a"].setProgress(map[string]*recordv1.Copy{"0": {Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES,
 			BytesTotal: 100 * mib, BytesDone: 100 * mib}})
 		var out *recordv1.PlanMovesResponse
 		for len(out.GetMoves()) != 3 { // repeated until the gateway has the targets
@@ -163,7 +163,7 @@ func TestPlanMovesReportsSharedDomains(t *testing.T) {
 	})
 }
 
-func TestRowsOfFollowersCarryWhatTheLeaderSaysOfThem(t *testing.T) {
+func TestFollowerRowsIncludeLeadersReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a", "b")
 		for i, name := range []string{"a", "b"} {

@@ -20,11 +20,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// names is a name server that resolves every name to one address.
-type names struct{ address atomic.Pointer[[4]byte] }
+// fakeResolver is a name server that resolves every name to one address.
+type fakeResolver struct{ address atomic.Pointer[[4]byte] }
 
 // serve responds to queries until the socket is closed.
-func (n *names) serve(socket net.PacketConn) {
+func (n *fakeResolver) serve(socket net.PacketConn) {
 	buffer := make([]byte, 1500)
 	for {
 		length, from, err := socket.ReadFrom(buffer)
@@ -105,7 +105,7 @@ func TestMain(m *testing.M) {
 // TestShardHasAnotherAddress moves a shard to a new address behind the same name, as a restart on Kubernetes does.
 // The test does not run in a bubble because DNS needs sockets.
 func TestShardHasAnotherAddress(t *testing.T) {
-	var n names
+	var n fakeResolver
 	n.address.Store(&[4]byte{127, 0, 0, 1})
 	socket, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	must.OK(t, err)

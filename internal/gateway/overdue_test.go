@@ -14,15 +14,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// stopped is the context of a call in a process that was suspended until after the deadline, and whose timers have not
-// fired yet.
-type stopped struct{ context.Context }
+// suspendedContext is the context of a call in a process that was suspended until after the deadline, and whose timers
+// have not fired yet.
+type suspendedContext struct{ context.Context }
 
-func (stopped) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+func (suspendedContext) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
 
 type stoppedStream struct{ grpc.ServerStream }
 
-func (s stoppedStream) Context() context.Context { return stopped{s.ServerStream.Context()} }
+func (s stoppedStream) Context() context.Context { return suspendedContext{s.ServerStream.Context()} }
 
 // A write that was held beyond its deadline must not be sent. The gateway itself does not check this, because gRPC
 // sends no request whose deadline has passed.
@@ -31,7 +31,7 @@ func TestWritesHeldBeyondTheirDeadlineAreDropped(t *testing.T) {
 		late := gateway.Config{ServerOptions: []grpc.ServerOption{
 			grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any,
 				error) {
-				return handle(stopped{ctx}, in)
+				return handle(suspendedContext{ctx}, in)
 			}),
 			grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
 				handle grpc.StreamHandler) error {

@@ -29,8 +29,8 @@ import (
 // clientBytes is the size of the largest message that a gRPC client accepts by default.
 const clientBytes = 4 << 20
 
-// knowing returns a gateway that has a view but cannot reach any shard. It must be called in a bubble.
-func knowing(t *testing.T, view placement.View) *Gateway {
+// gatewayWithView returns a gateway that has a view but cannot reach any shard. It must be called in a bubble.
+func gatewayWithView(t *testing.T, view placement.View) *Gateway {
 	t.Helper()
 	r := newRouter(Config{Logger: slog.New(slog.DiscardHandler),
 		ShardCredentials: func(string) credentials.TransportCredentials { return insecure.NewCredentials() },
@@ -68,7 +68,7 @@ func TestPagesOf100000Groups(t *testing.T) { synctest.Test(t, pagesOf100000Group
 
 func pagesOf100000Groups(t *testing.T) {
 	const groups = 100_000
-	admin := &adminServer{g: knowing(t, manyGroups(groups))}
+	admin := &adminServer{g: gatewayWithView(t, manyGroups(groups))}
 	in := &recordv1.ListGroupsRequest{PageSize: 1 << 30} // the gateway reduces this page size to its limit
 	last, rows, pages := "", 0, 0
 	for {
@@ -123,7 +123,7 @@ func TestATableOfManyRoutesComesInParts(t *testing.T) {
 
 func aTableOfManyRoutesComesInParts(t *testing.T) {
 	const groups = 45_000
-	g := knowing(t, manyGroups(groups))
+	g := gatewayWithView(t, manyGroups(groups))
 	watch := func(in *recordv1.WatchRoutingRequest) []*recordv1.WatchRoutingResponse {
 		ctx, cancel := context.WithCancel(access.WithCall(t.Context(), access.Everybody))
 		s := &sent{ctx: ctx, end: cancel}
@@ -167,7 +167,8 @@ func TestAnEmptyTableInPartsIsOneMessage(t *testing.T) {
 func anEmptyTableInPartsIsOneMessage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &sent{ctx: ctx, end: cancel}
-	_ = (&routingServer{g: knowing(t, manyGroups(0))}).WatchRouting(&recordv1.WatchRoutingRequest{InParts: true}, s)
+	_ = (&routingServer{g: gatewayWithView(t, manyGroups(0))}).WatchRouting(
+		&recordv1.WatchRoutingRequest{InParts: true}, s)
 	if len(s.messages) != 1 || s.messages[0].GetMore() || s.messages[0].GetEpoch() != 7 {
 		t.Errorf("%v", s.messages)
 	}
@@ -266,7 +267,7 @@ func theProblemsOfAStoreAreBounded(t *testing.T) {
 		name := fmt.Sprintf("groups/odd-%d", i)
 		view.Unusable[name] = placement.Unusable{Key: name, Why: strings.Repeat("why ", 10)}
 	}
-	admin := &adminServer{g: knowing(t, view)}
+	admin := &adminServer{g: gatewayWithView(t, view)}
 	out, err := admin.ListShards(t.Context(), &recordv1.ListShardsRequest{PageSize: 2})
 	if err != nil || len(out.GetProblems()) != problemsMax+1 ||
 		!strings.Contains(out.GetProblems()[problemsMax], "900 more") {

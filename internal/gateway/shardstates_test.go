@@ -26,8 +26,8 @@ func (c *cluster) setState(shard string, state recordv1.PlacementState) error {
 	return err
 }
 
-// placed lists the shards repeatedly until is(row) returns true, where row is the row of the given shard.
-func (c *cluster) placed(shard string, is func(*recordv1.Shard) bool) {
+// awaitListed lists the shards repeatedly until is(row) returns true, where row is the row of the given shard.
+func (c *cluster) awaitListed(shard string, is func(*recordv1.Shard) bool) {
 	c.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		list, err := c.admin.ListShards(c.ctx, &recordv1.ListShardsRequest{})
@@ -53,7 +53,7 @@ func TestAShardIsDrainedAndRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(4), gateway.Config{}, "a", "b")
 		must.OK(t, c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING))
-		c.placed("b", func(s *recordv1.Shard) bool {
+		c.awaitListed("b", func(s *recordv1.Shard) bool {
 			return s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_DRAINING && s.GetPlacedGroups() == 2 &&
 				s.GetPlacementWaits() == ""
 		})
@@ -82,11 +82,11 @@ func TestAShardIsDrainedAndRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c.placed("b", func(s *recordv1.Shard) bool { return s.GetPlacedGroups() == 0 && !s.GetAlive() })
+		c.awaitListed("b", func(s *recordv1.Shard) bool { return s.GetPlacedGroups() == 0 && !s.GetAlive() })
 		if _, err := c.admin.RemoveShard(c.ctx, &recordv1.RemoveShardRequest{Shard: "b"}); err != nil {
 			t.Fatal(err)
 		}
-		c.placed("b", func(s *recordv1.Shard) bool { return s == nil })
+		c.awaitListed("b", func(s *recordv1.Shard) bool { return s == nil })
 		err = c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_ACTIVE)
 		if status.Code(err) != codes.NotFound {
 			t.Errorf("a shard that is gone: %v", err)
@@ -104,7 +104,7 @@ func TestDrainWithoutMajorityIsExplained(t *testing.T) {
 			return len(st.Shards) == 2 && st.Shards[1].State == "Silent"
 		})
 		must.OK(t, c.setState("b", recordv1.PlacementState_PLACEMENT_STATE_DRAINING))
-		c.placed("b", func(s *recordv1.Shard) bool {
+		c.awaitListed("b", func(s *recordv1.Shard) bool {
 			return s.GetPlacedGroups() == 1 && strings.Contains(s.GetPlacementWaits(), "of group 1 no majority")
 		})
 	})
@@ -115,11 +115,11 @@ func TestImpossibleDrainIsExplained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a")
 		must.OK(t, c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_DRAINING))
-		c.placed("a", func(s *recordv1.Shard) bool {
+		c.awaitListed("a", func(s *recordv1.Shard) bool {
 			return s.GetPlacedGroups() == 2 && strings.Contains(s.GetPlacementWaits(), "1 draining")
 		})
 		must.OK(t, c.setState("a", recordv1.PlacementState_PLACEMENT_STATE_ACTIVE))
-		c.placed("a", func(s *recordv1.Shard) bool {
+		c.awaitListed("a", func(s *recordv1.Shard) bool {
 			return s.GetPlacementState() == recordv1.PlacementState_PLACEMENT_STATE_ACTIVE && s.GetPlacementWaits() == ""
 		})
 	})
@@ -194,7 +194,7 @@ func TestFailedEtcdWriteIsReported(t *testing.T) {
 			t.Run(state+" "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					c := newCluster(t, named(), gateway.Config{}, "a")
-					c.placed("a", func(s *recordv1.Shard) bool { return s != nil })
+					c.awaitListed("a", func(s *recordv1.Shard) bool { return s != nil })
 					if s.of == nil {
 						c.etcd.Away()
 					} else {

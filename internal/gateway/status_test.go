@@ -138,7 +138,7 @@ func awaitStatus(t *testing.T, g *gateway.Gateway, what string, is func(gateway.
 	}
 }
 
-func TestStatusSaysThatEtcdDoesNotAnswer(t *testing.T) {
+func TestStatusReportsUnresponsiveEtcd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()
 		server := memetcdtest.On(t, network, "etcd:2379")

@@ -69,7 +69,7 @@ func TestUploadAndDownloadOfManyMiB(t *testing.T) {
 	})
 }
 
-func TestAnUploadThatIsInterruptedStoresNothing(t *testing.T) {
+func TestInterruptedUploadStoresNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		ended := make(chan struct{})
@@ -252,7 +252,7 @@ func TestScanOfAllGroupsResumesAtEveryRecord(t *testing.T) {
 	})
 }
 
-func TestScanReportsDamageBehindTheOtherGroups(t *testing.T) {
+func TestScanReportsDamageAfterOtherGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(4), gateway.Config{}, "a")
 		if _, err := batchPut(t, c, puts(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)); err != nil {
@@ -271,7 +271,7 @@ func TestFindAsksEveryGroupOrSaysUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a", "b")
 		for group, shard := range map[string]string{"x": "a", "y": "b", "z": "b"} {
-			c.awaitEpoch(c.own(placement.NewGroup(c.meta.Routing, group, 0), shard))
+			c.awaitEpoch(c.setOwner(placement.NewGroup(c.meta.Routing, group, 0), shard))
 			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 7, Group: group}}); err != nil {
 				t.Fatal(err)
 			}
@@ -285,7 +285,7 @@ func TestFindAsksEveryGroupOrSaysUnavailable(t *testing.T) {
 		}
 		hasty := c.another(gateway.Config{}, c.gateway.Epoch())
 		c.shards["a"].server.Stop()
-		_, err = hasty.Find(c.endless(), &recordv1.FindRequest{Id: 7})
+		_, err = hasty.Find(c.withoutDeadline(), &recordv1.FindRequest{Id: 7})
 		wantError(t, err, codes.Unavailable, "SHARD_UNREACHABLE")
 	})
 }
@@ -298,8 +298,8 @@ func TestFindIsUnavailableWhileAShardOfAGroupIsNotRegistered(t *testing.T) {
 		if _, err := c.store.PutGroup(c.ctx, g); err != nil {
 			t.Fatal(err)
 		}
-		c.awaitEpoch(c.own(placement.NewGroup(c.meta.Routing, "y", 0), "a"))
-		_, err := c.records.Find(c.endless(), &recordv1.FindRequest{Id: 7})
+		c.awaitEpoch(c.setOwner(placement.NewGroup(c.meta.Routing, "y", 0), "a"))
+		_, err := c.records.Find(c.withoutDeadline(), &recordv1.FindRequest{Id: 7})
 		wantError(t, err, codes.Unavailable, "SHARD_UNREACHABLE")
 	})
 }

@@ -137,7 +137,7 @@ func TestLoadingBeyondTheDeadlineIsReportedAtOnce(t *testing.T) {
 // limit, because on a slow machine a shard may respond too late.
 func (c *cluster) putRefused() error {
 	for {
-		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1)})
+		_, err := c.records.Put(c.withoutDeadline(), &recordv1.PutRequest{Key: key(1)})
 		if status.Code(err) != codes.DeadlineExceeded || c.ctx.Err() != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func TestAWriteOfUnknownOutcomeIsRepeatedOnlyWithARequestID(t *testing.T) {
 	})
 }
 
-func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
+func TestWriteOfUnknownOutcomeIsNotUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		s := c.shards["a"]
@@ -197,7 +197,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
+		_, err := c.records.Put(c.withoutDeadline(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
 		// If the deadline aborts the call, its outcome is unknown as well.
 		if status.Code(err) != codes.DeadlineExceeded {
 			wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
@@ -218,7 +218,7 @@ func TestRequestToStoppedShardWasNotApplied(t *testing.T) {
 	})
 }
 
-func TestCallsWaitForAShardThatComesBackElsewhere(t *testing.T) {
+func TestCallsWaitForMovedShard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		old := c.shards["a"]
@@ -241,7 +241,7 @@ func TestCallsWaitForAShardThatComesBackElsewhere(t *testing.T) {
 	})
 }
 
-func TestAShardWithAnotherVolumeIsNotAskedForTheGroup(t *testing.T) {
+func TestShardWithOtherVolumeIsNotCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		c.shards["a"].server.Stop()
@@ -250,7 +250,7 @@ func TestAShardWithAnotherVolumeIsNotAskedForTheGroup(t *testing.T) {
 		if _, err := c.gateway.Addr(), c.gateway.Ready(c.ctx); err != nil {
 			t.Fatal(err)
 		}
-		_, err := c.records.Get(c.endless(), &recordv1.GetRequest{Key: key(1)})
+		_, err := c.records.Get(c.withoutDeadline(), &recordv1.GetRequest{Key: key(1)})
 		if status.Code(err) != codes.Unavailable {
 			t.Fatalf("got %v", err)
 		}
@@ -407,7 +407,7 @@ func TestAGatewayWithoutAStoreSaysSo(t *testing.T) {
 	})
 }
 
-func TestAShardThatStartsAgainAtItsAddressIsConnectedToAtOnce(t *testing.T) {
+func TestRestartedShardIsConnectedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}); err != nil {

@@ -20,10 +20,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// unread starts a cluster with one group, which has 12 MB of records, and a gateway with little memory for responses.
-// The function held returns the bytes that the gateway holds for responses. The function ended returns the number of
-// calls that ended with the given code.
-func unread(t *testing.T, limits gateway.Limits) (c *cluster, held func() int64, ended func(code codes.Code) int64) {
+// startUnread starts a cluster with one group, which has 12 MB of records, and a gateway with little memory for
+// responses. The function held returns the bytes that the gateway holds for responses. The function ended returns the
+// number of calls that ended with the given code.
+func startUnread(t *testing.T, limits gateway.Limits) (
+	c *cluster, held func() int64, ended func(code codes.Code) int64,
+) {
 	registry := prometheus.NewRegistry()
 	c = newCluster(t, hash(1), gateway.Config{Limits: limits, Registry: registry}, "a")
 	for id := range int64(24) {
@@ -113,7 +115,7 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const limit = 8 << 20
-				c, held, ended := unread(t, gateway.Limits{AnswerBytesMax: limit})
+				c, held, ended := startUnread(t, gateway.Limits{AnswerBytesMax: limit})
 				ctx, cancel := context.WithCancel(c.ctx)
 				defer cancel()
 				var reads []func() error
@@ -152,7 +154,7 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 
 func TestAReaderThatDoesNotReadIsDisconnectedByTheGateway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, held, ended := unread(t, gateway.Limits{})
+		c, held, ended := startUnread(t, gateway.Limits{})
 		ctx, cancel := context.WithCancel(c.ctx)
 		defer cancel()
 		stream, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"})
@@ -173,7 +175,7 @@ func TestAReaderThatDoesNotReadIsDisconnectedByTheGateway(t *testing.T) {
 // gateway's health.
 func TestGatewayStopDoesNotWaitForStalledReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, held, _ := unread(t, gateway.Limits{})
+		c, held, _ := startUnread(t, gateway.Limits{})
 		ctx, end := context.WithCancel(c.ctx)
 		defer end()
 		watch, err := healthv1.NewHealthClient(c.conn).Watch(ctx, &healthv1.HealthCheckRequest{})

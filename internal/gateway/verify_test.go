@@ -20,7 +20,7 @@ func TestVerifyReadsEveryCopy(t *testing.T) {
 		if err != nil || out.GetBytes() != 100 || len(out.GetDamages()) != 0 {
 			t.Fatalf("one copy: %v, %v", out, err)
 		}
-		shared(c, "a", 1, "a", "b", "c")
+		shareGroups(c, "a", 1, "a", "b", "c")
 		if out, err = verify(); err != nil || out.GetBytes() != 300 || out.GetEntries() != 30 || len(out.GetCopies()) != 3 ||
 			len(out.GetDamages()) != 0 {
 			t.Fatalf("three copies: %v, %v", out, err)

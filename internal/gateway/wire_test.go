@@ -72,9 +72,9 @@ func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
 	})
 }
 
-// TestKeyIsReadWhereverItStands covers messages that protobuf allows: fields in any order, repeated fields, and
+// TestKeyIsReadAtAnyPosition covers messages that protobuf allows: fields in any order, repeated fields, and
 // unknown fields.
-func TestKeyIsReadWhereverItStands(t *testing.T) {
+func TestKeyIsReadAtAnyPosition(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		var encoded []byte
 		for range rapid.IntRange(1, 4).Draw(t, "pieces") {

@@ -49,12 +49,12 @@ func sourceOf(t *testing.T, files map[string][]byte) *certs.Source {
 
 // The operator connects to a shard over TLS if the store requires TLS, and accepts only the intended shard, because
 // another shard may have received the address.
-func TestAShardIsAskedByItsName(t *testing.T) {
+func TestShardIsVerifiedByName(t *testing.T) {
 	files := storeFiles(t, certs.Required)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must.OK(t, err)
 	server := grpc.NewServer(grpc.Creds(sourceOf(t, files(identity.Shard, "main-0")).Server(certs.ServerOptions{})))
-	recordv1.RegisterAdminServiceServer(server, &asked{name: "main-0"})
+	recordv1.RegisterAdminServiceServer(server, &fakeShard{name: "main-0"})
 	go func() { _ = server.Serve(listener) }() // Serve returns when the server is stopped
 	t.Cleanup(server.Stop)
 	keys := NewKeys()

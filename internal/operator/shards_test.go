@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// asked simulates a shard that responds with its name, and counts the connections to it.
-type asked struct {
+// fakeShard simulates a shard that responds with its name, and counts the connections to it.
+type fakeShard struct {
 	recordv1.UnimplementedAdminServiceServer
 	net.Listener
 	name     string
@@ -28,18 +28,18 @@ type asked struct {
 }
 
 // askedAt starts a simulated shard at the given address. The address 127.0.0.1:0 chooses a free port.
-func askedAt(t *testing.T, address, name string) *asked {
+func askedAt(t *testing.T, address, name string) *fakeShard {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
 	must.OK(t, err)
-	a := &asked{Listener: listener, name: name, server: grpc.NewServer()}
+	a := &fakeShard{Listener: listener, name: name, server: grpc.NewServer()}
 	recordv1.RegisterAdminServiceServer(a.server, a)
 	go func() { _ = a.server.Serve(a) }() // Serve returns when the server is stopped
 	t.Cleanup(a.server.Stop)
 	return a
 }
 
-func (a *asked) Accept() (net.Conn, error) {
+func (a *fakeShard) Accept() (net.Conn, error) {
 	conn, err := a.Listener.Accept()
 	if err == nil {
 		a.accepted.Add(1)
@@ -47,7 +47,7 @@ func (a *asked) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-func (a *asked) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
+func (a *fakeShard) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
 	shard := &recordv1.Shard{Name: a.name, State: recordv1.ShardState_SHARD_STATE_SERVING}
 	if a.silent.Load() {
 		shard.VolumeSilent, shard.Problems = true, []string{"a read takes more than 15s"}
@@ -55,12 +55,12 @@ func (a *asked) ListShards(context.Context, *recordv1.ListShardsRequest) (*recor
 	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{shard}}, nil
 }
 
-func (a *asked) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+func (a *fakeShard) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
 	a.groups.Add(1)
 	return &recordv1.ListGroupsResponse{}, nil
 }
 
-func describes(t *testing.T, s *Shards, a *asked) {
+func describes(t *testing.T, s *Shards, a *fakeShard) {
 	t.Helper()
 	report, err := s.Describe(t.Context(), fleet.ShardAt{Address: a.Addr().String()})
 	if err != nil || report.GetShard().GetName() != a.name {
@@ -84,7 +84,7 @@ func TestQueriesShareAConnection(t *testing.T) {
 
 // The next request reaches a shard that has restarted at the same address, even if the previous request failed. It also
 // reaches another shard that now has the address.
-func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
+func TestRestartedShardIsReachedAtOnce(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
 	a := askedAt(t, "127.0.0.1:0", "a")
@@ -104,7 +104,7 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 }
 
 // A connection that has not been used for a while is closed, so that deleted pods leave no connections behind.
-func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
+func TestUnusedConnectionsAreClosed(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
 	now := time.Now()

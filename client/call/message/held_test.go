@@ -13,13 +13,13 @@ import (
 
 var errFull = errors.New("full")
 
-// limited is an allowance with a limit in bytes.
-type limited struct {
+// limitedAllowance is an allowance with a limit in bytes.
+type limitedAllowance struct {
 	limit int64
 	used  atomic.Int64
 }
 
-func (l *limited) Take(n, have int64) error {
+func (l *limitedAllowance) Take(n, have int64) error {
 	if used := l.used.Add(n); used > l.limit && used != have+n {
 		l.used.Add(-n)
 		return errFull
@@ -27,9 +27,9 @@ func (l *limited) Take(n, have int64) error {
 	return nil
 }
 
-func (l *limited) Add(n int64) { l.used.Add(n) }
+func (l *limitedAllowance) Add(n int64) { l.used.Add(n) }
 
-func (l *limited) is(t *testing.T, n int64) {
+func (l *limitedAllowance) is(t *testing.T, n int64) {
 	t.Helper()
 	if used := l.used.Load(); used != n {
 		t.Fatalf("%d bytes are taken, want %d", used, n)
@@ -47,7 +47,7 @@ func encode(t *testing.T, h *Held, n int) mem.BufferSlice {
 }
 
 func TestHeldCountsLargerOfRequestedAndEncodedSize(t *testing.T) {
-	l := &limited{limit: 10 << 20}
+	l := &limitedAllowance{limit: 10 << 20}
 	h := &Held{from: l}
 	if err := h.Ask(3 << 20); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestHeldCountsLargerOfRequestedAndEncodedSize(t *testing.T) {
 }
 
 func TestDroppedStreamIsReleasedOnce(t *testing.T) {
-	l := &limited{limit: 10 << 20}
+	l := &limitedAllowance{limit: 10 << 20}
 	h := &Held{from: l}
 	if err := h.Ask(1 << 20); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestDroppedStreamIsReleasedOnce(t *testing.T) {
 // If gRPC drops a message without releasing it, as it does when a connection breaks, the message's bytes return to
 // the allowance after a garbage collection.
 func TestForgottenMessageIsReleased(t *testing.T) {
-	l := &limited{limit: 10 << 20}
+	l := &limitedAllowance{limit: 10 << 20}
 	h := &Held{from: l}
 	_ = encode(t, h, 1<<20-100)
 	h.end(false)
@@ -110,7 +110,7 @@ func TestForgottenMessageIsReleased(t *testing.T) {
 // The buffer that detects the release does not change a message's encoding. A receiver that works like gRPC's frees
 // this buffer together with the message.
 func TestCountedMessageHasSameEncoding(t *testing.T) {
-	l := &limited{limit: 10 << 20}
+	l := &limitedAllowance{limit: 10 << 20}
 	h := &Held{from: l}
 	bufs := encode(t, h, 100_000)
 	l.is(t, 128<<10)

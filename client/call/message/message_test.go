@@ -87,7 +87,7 @@ func TestDecodedMessagesHoldNothingOfTheBuffer(t *testing.T) {
 	}
 }
 
-func TestCodecRefusesWhatIsNoMessage(t *testing.T) {
+func TestCodecRefusesOtherTypes(t *testing.T) {
 	var c Codec
 	if _, err := c.Marshal("text"); err == nil {
 		t.Error("text was encoded")

@@ -30,49 +30,49 @@ func failure(t *testing.T, code codes.Code, why string) *status.Status {
 	return st
 }
 
-// failed is the failure of one attempt.
-type failed struct {
+// attemptFailure is the failure of one attempt.
+type attemptFailure struct {
 	code codes.Code
 	why  string
 	sent bool
 }
 
 var (
-	refused = failed{codes.Unavailable, reason.NoLeader, true}
-	lost    = failed{codes.Unavailable, "", true}
-	unsent  = failed{codes.Unavailable, "", false}
-	cut     = failed{codes.DeadlineExceeded, "", true}
-	uncut   = failed{codes.DeadlineExceeded, "", false}
-	full    = failed{codes.ResourceExhausted, reason.DiskFull, true}
-	exists  = failed{codes.AlreadyExists, reason.RecordExists, true}
-	unknown = failed{codes.Unknown, reason.OutcomeUnknown, true}
+	refused = attemptFailure{codes.Unavailable, reason.NoLeader, true}
+	lost    = attemptFailure{codes.Unavailable, "", true}
+	unsent  = attemptFailure{codes.Unavailable, "", false}
+	cut     = attemptFailure{codes.DeadlineExceeded, "", true}
+	uncut   = attemptFailure{codes.DeadlineExceeded, "", false}
+	full    = attemptFailure{codes.ResourceExhausted, reason.DiskFull, true}
+	exists  = attemptFailure{codes.AlreadyExists, reason.RecordExists, true}
+	unknown = attemptFailure{codes.Unknown, reason.OutcomeUnknown, true}
 )
 
 func TestWhatFailuresMeanForACall(t *testing.T) {
 	read, write, once := Effect{}, Effect{Write: true}, Effect{Write: true, Once: true}
 	for name, c := range map[string]struct {
 		effect   Effect
-		failures []failed
+		failures []attemptFailure
 		again    bool // whether the call may be attempted again after the last failure
 		doubtful bool
 		told     int // index of the failure whose error the caller receives
 	}{
-		"a refused read":                      {read, []failed{refused}, true, false, 0},
-		"a lost read":                         {read, []failed{lost}, true, false, 0},
-		"a read that is cut":                  {read, []failed{cut}, false, false, 0},
-		"a read that is cut later":            {read, []failed{lost, refused, cut}, false, false, 1},
-		"a refused write":                     {write, []failed{refused}, true, false, 0},
-		"a write that was not sent":           {write, []failed{unsent}, true, false, 0},
-		"a lost write":                        {write, []failed{lost}, true, true, 0},
-		"a lost write, refused then":          {write, []failed{lost, refused}, true, true, 1},
-		"a lost write, no room then":          {write, []failed{lost, full}, false, true, 1},
-		"a lost write, looked up then":        {write, []failed{lost, exists}, false, false, 1},
-		"a write of which a gateway says so":  {write, []failed{unknown}, true, true, 0},
-		"a write that is cut":                 {write, []failed{refused, cut}, false, true, 1},
-		"a write that is cut before its time": {write, []failed{refused, uncut}, false, false, 0},
-		"a write for which there is no room":  {write, []failed{full}, false, false, 0},
-		"a lost write without a request id":   {once, []failed{lost}, false, true, 0},
-		"a refused write without an id":       {once, []failed{refused, unsent}, true, false, 1},
+		"a refused read":                      {read, []attemptFailure{refused}, true, false, 0},
+		"a lost read":                         {read, []attemptFailure{lost}, true, false, 0},
+		"a read that is cut":                  {read, []attemptFailure{cut}, false, false, 0},
+		"a read that is cut later":            {read, []attemptFailure{lost, refused, cut}, false, false, 1},
+		"a refused write":                     {write, []attemptFailure{refused}, true, false, 0},
+		"a write that was not sent":           {write, []attemptFailure{unsent}, true, false, 0},
+		"a lost write":                        {write, []attemptFailure{lost}, true, true, 0},
+		"a lost write, refused then":          {write, []attemptFailure{lost, refused}, true, true, 1},
+		"a lost write, no room then":          {write, []attemptFailure{lost, full}, false, true, 1},
+		"a lost write, looked up then":        {write, []attemptFailure{lost, exists}, false, false, 1},
+		"a write of which a gateway says so":  {write, []attemptFailure{unknown}, true, true, 0},
+		"a write that is cut":                 {write, []attemptFailure{refused, cut}, false, true, 1},
+		"a write that is cut before its time": {write, []attemptFailure{refused, uncut}, false, false, 0},
+		"a write for which there is no room":  {write, []attemptFailure{full}, false, false, 0},
+		"a lost write without a request id":   {once, []attemptFailure{lost}, false, true, 0},
+		"a refused write without an id":       {once, []attemptFailure{refused, unsent}, true, false, 1},
 	} {
 		a := Attempts{Effect: c.effect}
 		var last Verdict

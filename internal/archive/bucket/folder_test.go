@@ -40,7 +40,8 @@ func TestFolderOfTheSystem(t *testing.T) {
 func TestFolderPathNeedNotBeClean(t *testing.T) {
 	for _, root := range []string{"/archive/", "/./archive", "/a/../archive//"} {
 		b := open(t, vfstest.NewMem(), root)
-		if err := b.Create(t.Context(), name, 1, bytes.NewReader([]byte("x"))); err != nil || !whole(t, b, []byte("x")) {
+		if err := b.Create(t.Context(), name, 1, bytes.NewReader([]byte("x"))); err != nil ||
+			!objectExists(t, b, []byte("x")) {
 			t.Errorf("%s: %v", root, err)
 		}
 	}
@@ -55,8 +56,8 @@ func TestFolderWithoutParentIsRefused(t *testing.T) {
 
 const name = "g/some/deep/object"
 
-// whole reports whether the object exists, and fails the test if the object's content is incomplete.
-func whole(t *testing.T, b *bucket.Folder, content []byte) bool {
+// objectExists reports whether the object exists, and fails the test if the object's content is incomplete.
+func objectExists(t *testing.T, b *bucket.Folder, content []byte) bool {
 	t.Helper()
 	r, err := b.Open(t.Context(), name, 0, -1)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,14 +100,14 @@ func TestPowerCutsLeaveWholeObjects(t *testing.T) {
 				survival := vfstest.Survival{Kind: kind, Seed: seed}
 				disk := first.CrashClone(survival)
 				again := open(t, disk, "/archive")
-				if is := whole(t, again, content); reported && !is {
+				if is := objectExists(t, again, content); reported && !is {
 					t.Fatalf("cut %d, %s: the object is lost", n, survival)
 				}
 				if err := create(again); err != nil && !errors.Is(err, fs.ErrExist) {
 					t.Fatalf("cut %d, %s: create again: %v", n, survival, err)
 				}
 				for _, later := range vfstest.SurvivalKinds {
-					if !whole(t, open(t, disk.CrashClone(vfstest.Survival{Kind: later}), "/archive"), content) {
+					if !objectExists(t, open(t, disk.CrashClone(vfstest.Survival{Kind: later}), "/archive"), content) {
 						t.Fatalf("cut %d, %s, then %s: the object is lost, which the second Create found or made", n, survival, later)
 					}
 				}
@@ -145,7 +146,7 @@ func TestAnObjectThatExistsIsDurable(t *testing.T) {
 	if err := b.Create(t.Context(), name, 10, bytes.NewReader(content)); !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
-	if !whole(t, open(t, disk.CrashClone(vfstest.Survival{}), "/archive"), content) {
+	if !objectExists(t, open(t, disk.CrashClone(vfstest.Survival{}), "/archive"), content) {
 		t.Fatal("the object that exists was not durable")
 	}
 }
@@ -168,14 +169,14 @@ func TestDiskErrorsLeaveNoPartialObject(t *testing.T) {
 				break
 			}
 			fired[kind]++
-			if is := whole(t, b, content); err == nil && !is {
+			if is := objectExists(t, b, content); err == nil && !is {
 				t.Fatalf("%s %d: no error, no object", kind, call)
 			}
 			if err := b.Create(t.Context(), name, int64(len(content)), bytes.NewReader(content)); err != nil &&
 				!errors.Is(err, fs.ErrExist) {
 				t.Fatalf("%s %d: create again: %v", kind, call, err)
 			}
-			if !whole(t, b, content) {
+			if !objectExists(t, b, content) {
 				t.Fatalf("%s %d: no object after the second Create", kind, call)
 			}
 		}

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// odd is a bucket in which a test replaces some methods.
-type odd struct {
+// customBucket is a bucket in which a test replaces some methods.
+type customBucket struct {
 	bucket.Bucket
 	create func(ctx context.Context, name string, size int64, content io.Reader) error
 	open   func(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
@@ -29,28 +29,28 @@ type odd struct {
 	delete func(ctx context.Context, name string) error
 }
 
-func (o *odd) Create(ctx context.Context, name string, size int64, content io.Reader) error {
+func (o *customBucket) Create(ctx context.Context, name string, size int64, content io.Reader) error {
 	if o.create != nil {
 		return o.create(ctx, name, size, content)
 	}
 	return o.Bucket.Create(ctx, name, size, content)
 }
 
-func (o *odd) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+func (o *customBucket) Open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if o.open != nil {
 		return o.open(ctx, name, offset, length)
 	}
 	return o.Bucket.Open(ctx, name, offset, length)
 }
 
-func (o *odd) List(ctx context.Context, prefix, after string) iter.Seq2[bucket.Info, error] {
+func (o *customBucket) List(ctx context.Context, prefix, after string) iter.Seq2[bucket.Info, error] {
 	if o.list != nil {
 		return o.list(ctx, prefix, after)
 	}
 	return o.Bucket.List(ctx, prefix, after)
 }
 
-func (o *odd) Delete(ctx context.Context, name string) error {
+func (o *customBucket) Delete(ctx context.Context, name string) error {
 	if o.delete != nil {
 		return o.delete(ctx, name)
 	}
@@ -83,15 +83,15 @@ func TestAGoodBucketPassesTheProbe(t *testing.T) {
 // other bytes than were written.
 func TestABadBucketIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(o *odd)
+		spoil func(o *customBucket)
 		want  error
 	}{
-		"it replaces": {func(o *odd) {
+		"it replaces": {func(o *customBucket) {
 			o.create = func(ctx context.Context, name string, size int64, content io.Reader) error {
 				return errors.Join(o.Bucket.Delete(ctx, name), o.Bucket.Create(ctx, name, size, content))
 			}
 		}, bucket.ErrReplaces},
-		"it keeps the first and says that the second is created": {func(o *odd) {
+		"it keeps the first and says that the second is created": {func(o *customBucket) {
 			o.create = func(ctx context.Context, name string, size int64, content io.Reader) error {
 				if err := o.Bucket.Create(ctx, name, size, content); !errors.Is(err, fs.ErrExist) {
 					return err
@@ -99,7 +99,7 @@ func TestABadBucketIsRefused(t *testing.T) {
 				return nil
 			}
 		}, bucket.ErrReplaces},
-		"it replaces and says that the name exists": {func(o *odd) {
+		"it replaces and says that the name exists": {func(o *customBucket) {
 			o.create = func(ctx context.Context, name string, size int64, content io.Reader) error {
 				_, before := o.Stat(ctx, name)
 				if err := errors.Join(o.Bucket.Delete(ctx, name), o.Bucket.Create(ctx, name, size, content)); err != nil {
@@ -111,27 +111,27 @@ func TestABadBucketIsRefused(t *testing.T) {
 				return nil
 			}
 		}, bucket.ErrReplaces},
-		"it returns other bytes": {func(o *odd) {
+		"it returns other bytes": {func(o *customBucket) {
 			o.open = func(context.Context, string, int64, int64) (io.ReadCloser, error) {
 				return io.NopCloser(bytes.NewReader(buckettest.Content(1000, 9))), nil
 			}
 		}, bucket.ErrReadsOther},
-		"it knows no ranges": {func(o *odd) {
+		"it knows no ranges": {func(o *customBucket) {
 			o.open = func(ctx context.Context, name string, _, _ int64) (io.ReadCloser, error) {
 				return o.Bucket.Open(ctx, name, 0, -1)
 			}
 		}, bucket.ErrReadsOther},
-		"it does not find what it was given": {func(o *odd) {
+		"it does not find what it was given": {func(o *customBucket) {
 			o.open = func(context.Context, string, int64, int64) (io.ReadCloser, error) { return nil, fs.ErrNotExist }
 		}, bucket.ErrReadsOther},
-		"it lists nothing": {func(o *odd) {
+		"it lists nothing": {func(o *customBucket) {
 			o.list = func(context.Context, string, string) iter.Seq2[bucket.Info, error] {
 				return func(func(bucket.Info, error) bool) {}
 			}
 		}, bucket.ErrReadsOther},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &odd{Bucket: open(t, vfstest.NewMem(), "/archive")}
+			o := &customBucket{Bucket: open(t, vfstest.NewMem(), "/archive")}
 			c.spoil(o)
 			if _, err := bucket.Probe(t.Context(), o); !errors.Is(err, c.want) {
 				t.Fatalf("error %v, want %v", err, c.want)
@@ -147,7 +147,7 @@ func TestABadBucketIsRefused(t *testing.T) {
 func TestProbeDoesNotJudgeUnreachableBucket(t *testing.T) {
 	away := &bucket.Error{Op: "create", Bucket: "s3://b", Reason: bucket.Away, Err: syscall.ECONNREFUSED}
 	for call := 1; call <= 2; call++ {
-		o := &odd{Bucket: open(t, vfstest.NewMem(), "/archive")}
+		o := &customBucket{Bucket: open(t, vfstest.NewMem(), "/archive")}
 		calls := 0
 		o.create = func(ctx context.Context, name string, size int64, content io.Reader) error {
 			if calls++; calls == call {
@@ -161,7 +161,7 @@ func TestProbeDoesNotJudgeUnreachableBucket(t *testing.T) {
 		}
 	}
 	// The response to the first create was lost, but the object was created.
-	o := &odd{Bucket: open(t, vfstest.NewMem(), "/archive")}
+	o := &customBucket{Bucket: open(t, vfstest.NewMem(), "/archive")}
 	o.create = func(ctx context.Context, name string, size int64, content io.Reader) error {
 		if err := o.Bucket.Create(ctx, name, size, content); err != nil {
 			return err
@@ -175,7 +175,7 @@ func TestProbeDoesNotJudgeUnreachableBucket(t *testing.T) {
 
 // An account without permission to delete can keep an archive that is never pruned.
 func TestProbeWorksWithoutDeletePermission(t *testing.T) {
-	o := &odd{Bucket: open(t, vfstest.NewMem(), "/archive")}
+	o := &customBucket{Bucket: open(t, vfstest.NewMem(), "/archive")}
 	o.delete = func(context.Context, string) error { return fs.ErrPermission }
 	probed, err := bucket.Probe(t.Context(), o)
 	if err != nil || !errors.Is(probed.Kept, fs.ErrPermission) {
@@ -231,7 +231,7 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	if err != nil || len(left) != 2 {
 		t.Fatalf("left: %v, %v", left, err)
 	}
-	if removed, err := bucket.RemoveLeftovers(t.Context(), &odd{Bucket: b}, now); removed != 0 || err != nil {
+	if removed, err := bucket.RemoveLeftovers(t.Context(), &customBucket{Bucket: b}, now); removed != 0 || err != nil {
 		t.Errorf("a bucket that has no leftovers: %d, %v", removed, err)
 	}
 }

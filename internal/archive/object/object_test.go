@@ -326,7 +326,7 @@ func TestGoldenObjects(t *testing.T) {
 	}
 }
 
-func TestHeadersThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInconsistentHeadersAreRefused(t *testing.T) {
 	piece := func(change func(*Log)) *Log {
 		l := *headers()[KindLog].header.(*Log)
 		l.Pieces = append([]Piece(nil), l.Pieces...)

@@ -172,7 +172,7 @@ func TestEntriesThatFitIntoNoSegmentAreRefused(t *testing.T) {
 }
 
 // The final check before an object is created detects entries that were damaged in memory.
-func TestASegmentThatWasDamagedInMemoryIsNotFinished(t *testing.T) {
+func TestSegmentDamagedInMemoryIsNotFinished(t *testing.T) {
 	dice := rand.New(rand.NewPCG(soaktest.Seed(t, 1), 0))
 	for range 50 {
 		b := build(t, entries())

@@ -209,7 +209,7 @@ func TestAnArchiveMayBeginWithALaterLogObject(t *testing.T) {
 }
 
 // If a listing is out of date and lacks an object, the reader looks for the object by its name.
-func TestAListingThatIsOutOfDate(t *testing.T) {
+func TestStaleListing(t *testing.T) {
 	b, w := sample(t, object.Key{}, 50)
 	stale := forgetful{Memory: b, name: w.Name(object.LogName(4))}
 	if err := readAll(t.Context(), stale, w, nil); err != nil {

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// sameEntries reads a range of a group's entries, and compares them with the model.
-func sameEntries(t *testing.T, g *reader.Group, model *archivetest.Group, first, last uint64) {
+// checkEntries reads a range of a group's entries, and compares them with the model.
+func checkEntries(t *testing.T, g *reader.Group, model *archivetest.Group, first, last uint64) {
 	t.Helper()
 	var want []format.Entry
 	for _, e := range model.Entries() {
@@ -52,7 +52,7 @@ func TestEntriesOfEachRange(t *testing.T) {
 		g := group(t, a, model)
 		for first := range model.Through() + 2 {
 			for last := range model.Through() + 2 {
-				sameEntries(t, g, model, first, last)
+				checkEntries(t, g, model, first, last)
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func TestEntriesOfObjectsThatOverlap(t *testing.T) {
 	g := group(t, open(t, b, w), model)
 	for first := range uint64(11) {
 		for last := range uint64(11) {
-			sameEntries(t, g, model, first, last)
+			checkEntries(t, g, model, first, last)
 		}
 	}
 }

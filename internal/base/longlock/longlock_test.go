@@ -54,9 +54,9 @@ func TestTryLockWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsIsDurablyBlocked checks that virtual time passes while a goroutine waits for the lock. With a sync.Mutex,
-// virtual time would stand still and the test would never end.
-func TestWhoWaitsIsDurablyBlocked(t *testing.T) {
+// TestLockWaitIsDurablyBlocking checks that virtual time passes while a goroutine waits for the lock. With a
+// sync.Mutex, virtual time would stand still and the test would never end.
+func TestLockWaitIsDurablyBlocking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m Mutex
 		began := time.Now()

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestSoManyAtATime checks that every function is called, and that exactly the allowed number of calls run at a time.
-func TestSoManyAtATime(t *testing.T) {
+// TestConcurrencyIsLimited checks that every function is called, and that exactly the allowed number of calls run at a
+// time.
+func TestConcurrencyIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		running, most, done := 0, 0, 0

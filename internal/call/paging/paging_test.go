@@ -14,23 +14,23 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// asked is a request for a page.
-type asked struct {
+// pageRequest is a request for a page.
+type pageRequest struct {
 	size  int32
 	token string
 }
 
-func (a asked) GetPageSize() int32   { return a.size }
-func (a asked) GetPageToken() string { return a.token }
+func (a pageRequest) GetPageSize() int32   { return a.size }
+func (a pageRequest) GetPageToken() string { return a.token }
 
-func TestASizeAboveTheLimitIsReducedAndANegativeOneRefused(t *testing.T) {
+func TestPageSizeLimits(t *testing.T) {
 	for size, want := range map[int32]int{0: 0, 1: 1, 999: 999, 1000: 1000, 1001: 1000, 1<<31 - 1: 1000} {
-		if p, _, err := Asked(Groups, asked{size: size}); err != nil || p.Size != want || p.After != "" {
+		if p, _, err := Asked(Groups, pageRequest{size: size}); err != nil || p.Size != want || p.After != "" {
 			t.Errorf("page_size %d: %+v, %v; want %d", size, p, err, want)
 		}
 	}
 	for _, size := range []int32{-1, -1 << 31} {
-		if _, field, err := Asked(Groups, asked{size: size}); err == nil || field != "page_size" {
+		if _, field, err := Asked(Groups, pageRequest{size: size}); err == nil || field != "page_size" {
 			t.Errorf("page_size %d: field %q, %v", size, field, err)
 		}
 	}
@@ -38,7 +38,7 @@ func TestASizeAboveTheLimitIsReducedAndANegativeOneRefused(t *testing.T) {
 
 func TestTokenIsCompleteAndBoundToItsList(t *testing.T) {
 	good := Token(Groups, "quotes")
-	if p, _, err := Asked(Groups, asked{token: good}); err != nil || p.After != "quotes" {
+	if p, _, err := Asked(Groups, pageRequest{token: good}); err != nil || p.After != "quotes" {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	bad := []string{"quotes", "A", "!", good + "A", good[1:], good + "=", " " + good, Token(Shards, "quotes"),
@@ -49,7 +49,7 @@ func TestTokenIsCompleteAndBoundToItsList(t *testing.T) {
 		bad = append(bad, string(other))
 	}
 	for _, token := range bad {
-		if p, field, err := Asked(Groups, asked{token: token}); err == nil || field != "page_token" {
+		if p, field, err := Asked(Groups, pageRequest{token: token}); err == nil || field != "page_token" {
 			t.Errorf("token %q is taken: %+v, field %q", token, p, field)
 		}
 	}
@@ -103,7 +103,7 @@ func TestPagesAreTheList(t *testing.T) {
 			if next == "" {
 				break
 			}
-			q, _, err := Asked(Groups, asked{size: int32(p.Size), token: next})
+			q, _, err := Asked(Groups, pageRequest{size: int32(p.Size), token: next})
 			if err != nil || len(page) == 0 {
 				t.Fatalf("a page of %d rows and the next token %q: %v", len(page), next, err)
 			}
@@ -125,7 +125,7 @@ func FuzzToken(f *testing.F) {
 		b := append([]byte{list}, name...)
 		b = binary.LittleEndian.AppendUint32(b, crc32c.Of(b))
 		token := base64.RawURLEncoding.EncodeToString(b)
-		p, _, err := Asked(Groups, asked{token: token})
+		p, _, err := Asked(Groups, pageRequest{token: token})
 		if err == nil && (p.After == "" || Token(Groups, p.After) != token) {
 			t.Errorf("%q begins behind %q, whose token is %q", token, p.After, Token(Groups, p.After))
 		}

@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// answered returns a gateway's response for the healthy store, which has three shards, and one group with a copy on
+// healthyFacts returns a gateway's response for the healthy store, which has three shards, and one group with a copy on
 // each.
-func answered() *finding.Facts {
+func healthyFacts() *finding.Facts {
 	facts := &finding.Facts{Whole: true}
 	for n, shard := range []string{"quotes-ssd-0", "quotes-ssd-1", "quotes-ssd-2"} {
 		facts.Shards = append(facts.Shards, &recordv1.Shard{Name: shard, Alive: true, Address: shard + ":7610", Groups: 1})
@@ -27,10 +27,10 @@ func answered() *finding.Facts {
 	return facts
 }
 
-// TestOneEngineDecidesWhatAGatewayShows checks that kubectl sheaf finds the same problems in a gateway's response as
+// TestGatewayFindingsMatchDoctor checks that kubectl sheaf finds the same problems in a gateway's response as
 // sheaf doctor. It also checks that one cause has one finding. If a Kubernetes object explains the cause better, the
 // finding about the object remains.
-func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
+func TestGatewayFindingsMatchDoctor(t *testing.T) {
 	silent := func(f *finding.Facts) {
 		f.Shards[1].Alive, f.Groups[1].State = false, recordv1.GroupState_GROUP_STATE_UNAVAILABLE
 	}
@@ -77,7 +77,7 @@ func TestOneEngineDecidesWhatAGatewayShows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, _ := kubefindingtest.Well()
-			o.Answer = answered()
+			o.Answer = healthyFacts()
 			c.change(t, &o, o.Answer)
 			found := Find(o)
 			compare(t, found, c.want)
@@ -291,7 +291,7 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, _ := kubefindingtest.Well()
-			o.Answer = answered()
+			o.Answer = healthyFacts()
 			c.change(t, &o, o.Answer)
 			compare(t, Find(o), c.want)
 		})

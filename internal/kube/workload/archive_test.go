@@ -68,7 +68,7 @@ func TestArchivePod(t *testing.T) {
 }
 
 // If an archive has a limit, each shard gets this limit as a flag. Without a limit, shards get no flag for archives.
-func TestTheHoldIsOneFlagOfShards(t *testing.T) {
+func TestArchiveLimitIsAShardFlag(t *testing.T) {
 	store, pool := &v1alpha1.RecordStore{}, &v1alpha1.ShardPool{}
 	for hold, want := range map[int64]bool{0: false, 1 << 30: true} {
 		set, err := ShardSet(ShardInput{Store: store, Pool: pool, HoldBytes: hold})

@@ -149,7 +149,7 @@ func TestFences(t *testing.T) {
 }
 
 // The operator does not create a NetworkPolicy for an external etcd.
-func TestNoFenceOfAnExternalEtcd(t *testing.T) {
+func TestExternalEtcdHasNoNetworkPolicy(t *testing.T) {
 	store := fencedStore("quotes", v1alpha1.NetworkPolicy{})
 	store.Spec.Etcd = v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{Endpoints: []string{"http://etcd:2379"}}}
 	for _, f := range NetworkPolicies(store, "sheaf-system") {

@@ -21,17 +21,17 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// ran holds what a command printed, its exit code and its error.
-type ran struct {
+// commandResult holds what a command printed, its exit code and its error.
+type commandResult struct {
 	out, messages string
 	code          int
 	err           error
 }
 
-func run(asJSON bool, command func(out *cli.Output) error) ran {
+func run(asJSON bool, command func(out *cli.Output) error) commandResult {
 	var out, messages bytes.Buffer
 	err := command(&cli.Output{Out: &out, Err: &messages, JSON: asJSON})
-	return ran{out: out.String(), messages: messages.String(), code: cli.ExitCode(err), err: err}
+	return commandResult{out: out.String(), messages: messages.String(), code: cli.ExitCode(err), err: err}
 }
 
 func sample(t *testing.T) (Source, *archivetest.Memory, *archivetest.Writer) {
@@ -41,7 +41,7 @@ func sample(t *testing.T) (Source, *archivetest.Memory, *archivetest.Writer) {
 }
 
 // Each command must print the contents of its golden file. After a run with -update, check the changes to these files.
-func TestWhatCommandsPrint(t *testing.T) {
+func TestCommandOutput(t *testing.T) {
 	s, _, w := sample(t)
 	list := func(out *cli.Output) error { return List(t.Context(), out, s) }
 	verify := func(out *cli.Output) error { return Verify(t.Context(), out, s, VerifyOptions{}) }
@@ -197,7 +197,7 @@ func TestVerifyFailsWithWhatIsWrong(t *testing.T) {
 func TestSeveralStores(t *testing.T) {
 	s, b, w := sample(t)
 	other := archivetest.New(t, b, uuid.UUID{0xee}, archivetest.SampleKey(t))
-	cat := func(s Source) ran {
+	cat := func(s Source) commandResult {
 		return run(false, func(out *cli.Output) error { return Cat(t.Context(), out, s, CatOptions{ID: "3"}) })
 	}
 	if got := cat(s); got.code != 2 || !strings.Contains(got.err.Error(), w.Store.String()) {

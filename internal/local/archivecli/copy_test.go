@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// living simulates a running store. It has one version of each record, in memory.
-type living struct {
+// liveStore simulates a running store. It has one version of each record, in memory.
+type liveStore struct {
 	mu      sync.Mutex // held during each call
 	named   bool
 	records map[client.Key]client.Record
@@ -32,12 +32,12 @@ type living struct {
 	twice   bool // whether an upload is first read to its middle, and then repeated from the beginning
 }
 
-func newLiving(named bool) *living {
-	return &living{named: named, records: map[client.Key]client.Record{}, puts: map[client.Key]int{}}
+func newLiving(named bool) *liveStore {
+	return &liveStore{named: named, records: map[client.Key]client.Record{}, puts: map[client.Key]int{}}
 }
 
 // set stores a record of an archive's group.
-func (l *living) set(key client.Key, r archivetest.Record) {
+func (l *liveStore) set(key client.Key, r archivetest.Record) {
 	attributes, err := format.DecodeAttributes(r.Entry.Attributes)
 	if err != nil {
 		panic(err)
@@ -49,9 +49,9 @@ func (l *living) set(key client.Key, r archivetest.Record) {
 	}
 }
 
-func (l *living) Named(context.Context) (bool, error) { return l.named, nil }
+func (l *liveStore) Named(context.Context) (bool, error) { return l.named, nil }
 
-func (l *living) BatchGet(_ context.Context, items []client.GetItem) []client.GetOutcome {
+func (l *liveStore) BatchGet(_ context.Context, items []client.GetItem) []client.GetOutcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	outcomes := make([]client.GetOutcome, len(items))
@@ -69,7 +69,7 @@ func (l *living) BatchGet(_ context.Context, items []client.GetItem) []client.Ge
 	return outcomes
 }
 
-func (l *living) BatchPut(_ context.Context, items []client.PutItem) []client.PutOutcome {
+func (l *liveStore) BatchPut(_ context.Context, items []client.PutItem) []client.PutOutcome {
 	outcomes := make([]client.PutOutcome, len(items))
 	for i, item := range items {
 		outcomes[i].Err = l.store(item.Key, item.Data, &item.Options)
@@ -77,7 +77,7 @@ func (l *living) BatchPut(_ context.Context, items []client.PutItem) []client.Pu
 	return outcomes
 }
 
-func (l *living) store(key client.Key, data []byte, options *client.PutOptions) error {
+func (l *liveStore) store(key client.Key, data []byte, options *client.PutOptions) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.before != nil {
@@ -98,7 +98,7 @@ func (l *living) store(key client.Key, data []byte, options *client.PutOptions) 
 	return nil
 }
 
-func (l *living) Upload(_ context.Context, key client.Key, from io.Reader, options *client.PutOptions) (
+func (l *liveStore) Upload(_ context.Context, key client.Key, from io.Reader, options *client.PutOptions) (
 	client.PutResult, error) {
 	seeker, ok := from.(io.Seeker)
 	if !ok {
@@ -126,7 +126,7 @@ func (l *living) Upload(_ context.Context, key client.Key, from io.Reader, optio
 	return client.PutResult{}, l.store(key, data, options)
 }
 
-func (l *living) Fetch(_ context.Context, key client.Key, _ string, w io.Writer) (client.Record, error) {
+func (l *liveStore) Fetch(_ context.Context, key client.Key, _ string, w io.Writer) (client.Record, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r, ok := l.records[key]
@@ -138,7 +138,7 @@ func (l *living) Fetch(_ context.Context, key client.Key, _ string, w io.Writer)
 }
 
 // holds checks that a group in the store has the given records.
-func (l *living) holds(t *testing.T, group string, want map[int64]archivetest.Record) {
+func (l *liveStore) holds(t *testing.T, group string, want map[int64]archivetest.Record) {
 	t.Helper()
 	for id, r := range want {
 		if have := l.records[client.Key{ID: id, Group: group}]; !bytes.Equal(have.Data, r.Data) || have.Data == nil ||
@@ -148,23 +148,23 @@ func (l *living) holds(t *testing.T, group string, want map[int64]archivetest.Re
 	}
 }
 
-func (l *living) written() (n int) {
+func (l *liveStore) written() (n int) {
 	for _, puts := range l.puts {
 		n += puts
 	}
 	return n
 }
 
-func copyTo(t *testing.T, s Source, to CopyTarget, opts CopyOptions) ran {
+func copyTo(t *testing.T, s Source, to CopyTarget, opts CopyOptions) commandResult {
 	t.Helper()
 	opts.Quiet = true
 	return run(false, func(out *cli.Output) error { return Copy(t.Context(), out, s, to, opts) })
 }
 
-// harmed returns an archive and a store. The archive has a group of 600 records and a blob. In the store, some
+// damagedArchive returns an archive and a store. The archive has a group of 600 records and a blob. In the store, some
 // records of this group have since been deleted or replaced. The result index is the index of the last entry before
 // these changes.
-func harmed(t *testing.T) (s Source, l *living, g *archivetest.Group, index uint64) {
+func damagedArchive(t *testing.T) (s Source, l *liveStore, g *archivetest.Group, index uint64) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
 	g = w.NewGroup("alpha", 1)
@@ -187,8 +187,8 @@ func harmed(t *testing.T) (s Source, l *living, g *archivetest.Group, index uint
 	return Source{Bucket: b}, l, g, index
 }
 
-func TestCopyBringsBackWhatWasDeletedAndReplaced(t *testing.T) {
-	s, l, g, index := harmed(t)
+func TestCopyRestoresDeletedAndReplacedRecords(t *testing.T) {
+	s, l, g, index := damagedArchive(t)
 	l.twice = true
 	at := time.Unix(0, g.CommitTime(index)).UTC().Format(time.RFC3339Nano)
 	opts := CopyOptions{At: at, Group: "alpha", Overwrite: true}
@@ -227,7 +227,7 @@ func TestCopyBringsBackWhatWasDeletedAndReplaced(t *testing.T) {
 }
 
 func TestCopyLeavesOtherContent(t *testing.T) {
-	s, l, _, index := harmed(t)
+	s, l, _, index := damagedArchive(t)
 	opts := CopyOptions{At: fmt.Sprintf("index:%d", index), Group: "alpha"}
 	raced := client.Key{ID: 12, Group: "alpha"}
 	l.before = func(key client.Key) { // somebody else creates the record after the look-up
@@ -247,7 +247,7 @@ func TestCopyLeavesOtherContent(t *testing.T) {
 }
 
 func TestACopyThatWasInterruptedGoesOn(t *testing.T) {
-	s, l, g, index := harmed(t)
+	s, l, g, index := damagedArchive(t)
 	l.fail, l.after = client.ErrDiskFull, 4
 	opts := CopyOptions{At: fmt.Sprintf("index:%d", index), Group: "alpha", Overwrite: true}
 	got := copyTo(t, s, l, opts)
@@ -281,7 +281,7 @@ func TestCopyOfIDs(t *testing.T) {
 		"no such group":    {"omega/1\n", CopyOptions{}, "", 3, `no group "omega"`},
 		"into another one": {"alpha/10\nalpha/1\n", CopyOptions{As: "beta"}, "wrote 2 records, 17 B\n", 0, ""},
 	} {
-		s, l, _, index := harmed(t)
+		s, l, _, index := damagedArchive(t)
 		c.opts.At, c.opts.IDs = fmt.Sprintf("index:%d", index), strings.NewReader(c.ids)
 		got := copyTo(t, s, l, c.opts)
 		if got.code != c.code || !strings.HasPrefix(got.out, c.out) || c.code == 0 && got.out != c.out ||
@@ -371,13 +371,13 @@ func TestCopyBetweenRoutings(t *testing.T) {
 	hash := Source{Bucket: b}
 	now := w.Now().Format(time.RFC3339Nano)
 	ids := func() io.Reader { return strings.NewReader("0\n-1\n") }
-	refused := func(s Source, l *living, opts CopyOptions) {
+	refused := func(s Source, l *liveStore, opts CopyOptions) {
 		t.Helper()
 		if got := copyTo(t, s, l, opts); got.code != 2 || l.written() != 0 {
 			t.Errorf("%+v: %d, %v", opts, got.code, got.err)
 		}
 	}
-	_, l, _, _ := harmed(t)
+	_, l, _, _ := damagedArchive(t)
 	refused(hash, l, CopyOptions{At: now, IDs: ids()}) // according to its header, this archive has Named routing
 	b.Set(w.Name(object.ArchiveName), w.Encode(&object.Archive{Store: "h", Routing: "hash", Groups: 2, Lanes: 1}, nil))
 	l = newLiving(false)
@@ -400,7 +400,7 @@ func TestCopyBetweenRoutings(t *testing.T) {
 
 func TestCopyKeepsTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, _, g, index := harmed(t)
+		s, _, g, index := damagedArchive(t)
 		begin := time.Now()
 		l := newLiving(true)
 		got := copyTo(t, s, l, CopyOptions{At: fmt.Sprintf("index:%d", index), Group: "alpha", Rate: 64 << 10})

@@ -12,7 +12,7 @@ import (
 func TestPointsAndPruning(t *testing.T) {
 	s, _, w := sample(t)
 	now := func() time.Time { return w.Now().Add(time.Minute) }
-	create := func(opts PointOptions) ran {
+	create := func(opts PointOptions) commandResult {
 		opts.Now = now
 		return run(false, func(out *cli.Output) error { return CreatePoint(t.Context(), out, s, opts) })
 	}
@@ -44,7 +44,7 @@ func TestPointsAndPruning(t *testing.T) {
 		t.Error(out)
 	}
 	// Records can be read in the state that they had at the point.
-	cat := func(at string) ran {
+	cat := func(at string) commandResult {
 		return run(false, func(out *cli.Output) error { return Cat(t.Context(), out, s, CatOptions{ID: "3", At: at}) })
 	}
 	if got := cat("point:before-1.2"); got.out != "three, second" {
@@ -64,7 +64,7 @@ func TestPointsAndPruning(t *testing.T) {
 	if got := copyTo(t, s, l, CopyOptions{At: "point:before-1.2", Group: "gamma"}); got.code != 3 {
 		t.Errorf("a group that did not exist: %d, %v", got.code, got.err)
 	}
-	prune := func(opts PruneOptions) ran {
+	prune := func(opts PruneOptions) commandResult {
 		opts.Now = now
 		return run(false, func(out *cli.Output) error { return Prune(t.Context(), out, s, opts) })
 	}
@@ -76,7 +76,7 @@ func TestPointsAndPruning(t *testing.T) {
 	if got := prune(PruneOptions{Keep: -1}); got.code != 2 {
 		t.Errorf("%d, %v", got.code, got.err)
 	}
-	remove := func(name string) ran {
+	remove := func(name string) commandResult {
 		return run(false, func(out *cli.Output) error { return DeletePoint(t.Context(), out, s, name, now) })
 	}
 	if got := remove("none"); got.code != 3 {

@@ -16,7 +16,7 @@ var anySize = regexp.MustCompile(`, [0-9.]+ (B|KiB)`)
 // The golden files show the status of the sample archive 4 s after it was archived completely.
 func TestStatus(t *testing.T) {
 	s, b, w := sample(t)
-	status := func(asJSON bool, behind, lagMax time.Duration) ran {
+	status := func(asJSON bool, behind, lagMax time.Duration) commandResult {
 		t.Helper()
 		return run(asJSON, func(out *cli.Output) error {
 			now := func() time.Time { return w.Now().Add(behind) }

@@ -152,7 +152,7 @@ func TestAMissingArgumentIsNamed(t *testing.T) {
 
 // A size of 0 means that the program chooses the size. The help of a flag says so, and "(default 0 B)" after it would
 // contradict the help.
-func TestTheHelpShowsNoDefaultOf0(t *testing.T) {
+func TestHelpOmitsZeroDefaults(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	none, some := Size(0), Size(64<<20)
 	flags.Var(&none, "reserve", "0: 5 %")

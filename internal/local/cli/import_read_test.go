@@ -18,13 +18,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// growing is a file that grows by one byte after each read, for the given number of reads.
-type growing struct {
+// growingFile is a file that grows by one byte after each read, for the given number of reads.
+type growingFile struct {
 	data  []byte
 	reads int
 }
 
-func (g *growing) ReadAt(b []byte, off int64) (int, error) {
+func (g *growingFile) ReadAt(b []byte, off int64) (int, error) {
 	n, err := bytes.NewReader(g.data).ReadAt(b, off)
 	if g.reads--; g.reads >= 0 {
 		g.data = append(g.data, 'x')
@@ -32,7 +32,7 @@ func (g *growing) ReadAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
-func (g *growing) Stat() (fs.FileInfo, error) { return sizeOf(len(g.data)), nil }
+func (g *growingFile) Stat() (fs.FileInfo, error) { return sizeOf(len(g.data)), nil }
 
 // sizeOf is the FileInfo of a file of this size.
 type sizeOf int64
@@ -55,7 +55,7 @@ func TestGrowingFileIsStoredUpToItsLastSize(t *testing.T) {
 		im := &importer{out: &Output{Out: io.Discard, Err: io.Discard}, puts: make(chan *put, 1),
 			memory: semaphore.NewWeighted(importBytesMax)}
 		must.OK(t, im.failed.open(""))
-		f := &growing{data: []byte(strings.Repeat("x", 100)), reads: c.reads}
+		f := &growingFile{data: []byte(strings.Repeat("x", 100)), reads: c.reads}
 		info, err := f.Stat()
 		must.OK(t, err)
 		must.OK(t, im.readSmall(t.Context(), job{item: Item{Path: "log"}}, f, stateOf(info)))
@@ -75,14 +75,14 @@ func TestGrowingFileIsStoredUpToItsLastSize(t *testing.T) {
 	}
 }
 
-// odd is a large file whose actual size differs from the size that it reports.
-type odd struct {
+// resizedFile is a large file whose actual size differs from the size that it reports.
+type resizedFile struct {
 	bytes.Reader
 	says  []int64 // the results of successive calls of Stat; the last result is repeated
 	asked int
 }
 
-func (o *odd) Stat() (fs.FileInfo, error) {
+func (o *resizedFile) Stat() (fs.FileInfo, error) {
 	o.asked++
 	return sizeOf(o.says[min(o.asked, len(o.says))-1]), nil
 }
@@ -126,7 +126,7 @@ func TestLargeFileOfUnexpectedSizeIsStored(t *testing.T) {
 		im := &importer{conn: served(t, server, 0), out: &Output{Out: io.Discard, Err: io.Discard}, fresh: true,
 			memory: semaphore.NewWeighted(importBytesMax), uploads: semaphore.NewWeighted(1)}
 		must.OK(t, im.failed.open(""))
-		f := &odd{Reader: *bytes.NewReader(data), says: says}
+		f := &resizedFile{Reader: *bytes.NewReader(data), says: says}
 		info, err := f.Stat()
 		must.OK(t, err)
 		f.asked = 0

@@ -71,7 +71,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
+func TestVerifyFindsMissingAndForeignFiles(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		harm    func(dir string, groups []string)

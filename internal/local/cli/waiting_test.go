@@ -20,14 +20,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// reluctant is a server that answers a Put only when a test allows it. Until then it answers that the group is loading.
-type reluctant struct {
+// reluctantServer is a server that answers a Put only when a test allows it. Until then it answers that the group is
+// loading.
+type reluctantServer struct {
 	recordv1.UnimplementedRecordServiceServer
 	may      chan struct{}
 	refusals int // number of puts to refuse; the puts after them wait
 }
 
-func (r *reluctant) Put(ctx context.Context, _ *recordv1.PutRequest) (*recordv1.PutResponse, error) {
+func (r *reluctantServer) Put(ctx context.Context, _ *recordv1.PutRequest) (*recordv1.PutResponse, error) {
 	if r.refusals--; r.refusals >= 0 {
 		return nil, withReason(codes.Unavailable, "GROUP_LOADING", "group 4 is loading")
 	}
@@ -39,7 +40,7 @@ func (r *reluctant) Put(ctx context.Context, _ *recordv1.PutRequest) (*recordv1.
 	}
 }
 
-func (r *reluctant) Get(context.Context, *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+func (r *reluctantServer) Get(context.Context, *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	return nil, withReason(codes.Unavailable, "GROUP_LOADING", "group 4 is loading")
 }
 
@@ -66,8 +67,8 @@ func served(t *testing.T, records recordv1.RecordServiceServer, timeout time.Dur
 	return conn
 }
 
-func TestACommandThatWaitsSaysWhatFor(t *testing.T) {
-	server := &reluctant{may: make(chan struct{})}
+func TestWaitingCommandPrintsTheReason(t *testing.T) {
+	server := &reluctantServer{may: make(chan struct{})}
 	conn := served(t, server, 0)
 	notes := make(chan string, 10)
 	conn.noteWaits(time.Millisecond, func(note string) {
@@ -91,8 +92,8 @@ func TestACommandThatWaitsSaysWhatFor(t *testing.T) {
 	}
 }
 
-func TestACommandThatIsAnsweredSaysNothing(t *testing.T) {
-	server := &reluctant{may: make(chan struct{})}
+func TestAnsweredCommandPrintsNoReason(t *testing.T) {
+	server := &reluctantServer{may: make(chan struct{})}
 	close(server.may)
 	conn := served(t, server, 0)
 	conn.noteWaits(time.Hour, func(note string) { t.Error(note) })
@@ -106,7 +107,7 @@ func TestACommandThatIsAnsweredSaysNothing(t *testing.T) {
 
 // A call with a single answer and without a deadline of its own has the timeout of its connection.
 func TestACallHasTheTimeoutOfItsConnection(t *testing.T) {
-	conn := served(t, &reluctant{may: make(chan struct{})}, 10*time.Millisecond)
+	conn := served(t, &reluctantServer{may: make(chan struct{})}, 10*time.Millisecond)
 	_, err := conn.Store(t.Context(), client.Key{ID: 1}, strings.NewReader("x"), nil)
 	if status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("put: %v", err)
@@ -149,7 +150,7 @@ func TestInterruptedCallReportsWhyItWaited(t *testing.T) {
 		}
 	}
 	within("a get does not tell", func(limit time.Duration) bool {
-		_, err := served(t, &reluctant{}, limit).Get(t.Context(), client.Key{ID: 1}, nil)
+		_, err := served(t, &reluctantServer{}, limit).Get(t.Context(), client.Key{ID: 1}, nil)
 		got = Describe(err, "s:1")
 		return strings.Contains(got, "group 4 is loading")
 	})
@@ -159,7 +160,7 @@ func TestInterruptedCallReportsWhyItWaited(t *testing.T) {
 	within("a put does not tell", func(limit time.Duration) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		_, err := served(t, &reluctant{refusals: 1}, 0).Put(ctx, client.Key{ID: 1}, nil, nil)
+		_, err := served(t, &reluctantServer{refusals: 1}, 0).Put(ctx, client.Key{ID: 1}, nil, nil)
 		got = Describe(err, "s:1")
 		return errors.Is(err, client.ErrOutcomeUnknown)
 	})
@@ -232,17 +233,17 @@ func TestWordsOfLongPathsAndIDs(t *testing.T) {
 	}
 }
 
-// silent receives puts and never answers them. A read returns the reason.
-type silent struct{ reluctant }
+// silentServer receives puts and never answers them. A read returns the reason.
+type silentServer struct{ reluctantServer }
 
-func (s *silent) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
+func (s *silentServer) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 	<-stream.Context().Done()
 	return status.FromContextError(stream.Context().Err()).Err()
 }
 
 // An import without answers reports why the server waits, and not merely that the time limit was exceeded.
 func TestUnansweredImportSaysWhyTheServerWaits(t *testing.T) {
-	im := &importer{conn: served(t, &silent{}, 0), out: &Output{}}
+	im := &importer{conn: served(t, &silentServer{}, 0), out: &Output{}}
 	im.lastSuccess.Store(time.Now().Add(-2 * importPatience).UnixNano())
 	p := &put{job: job{key: client.Key{ID: 1}}}
 	_, err := im.sendBatch(t.Context(), []*put{p})

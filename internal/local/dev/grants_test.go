@@ -547,7 +547,7 @@ func (k *tokens) issue(account, audience string, ends time.Time) string {
 }
 
 // Callers with a token need no certificate. The token identifies them, at the gateway and at the shard.
-func TestATokenSaysWhoCalls(t *testing.T) {
+func TestTokenIdentifiesCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const audience = "sheaf/prod/quotes"
 		g := startGranted(t, "a", "b")
@@ -672,7 +672,7 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 
 // The gateway and the shard accept a value from an earlier answer only from the caller who received it, and only
 // unchanged.
-func TestCursorsAreOfTheirCaller(t *testing.T) {
+func TestCursorsAreBoundToTheirCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
 		g.set(access.Table{Grants: []access.Grant{

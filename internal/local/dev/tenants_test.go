@@ -23,9 +23,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// tenancy is a store whose tenants make random calls. Each tenant has its own prefix. The data of each record begins
-// with the name of the tenant that stored it.
-type tenancy struct {
+// tenantStore is a store whose tenants make random calls. Each tenant has its own prefix. The data of each record
+// begins with the name of the tenant that stored it.
+type tenantStore struct {
 	*granted
 	r       *mathrand.Rand
 	ctx     context.Context
@@ -34,12 +34,12 @@ type tenancy struct {
 	sealer  *access.Signer // signer of the store, for values that no tenant has received
 	other   *access.Signer // signer of another store
 	// handed holds the values that each tenant received, by kind.
-	handed [tenants]map[string][]handed
+	handed [tenants]map[string][]handedValue
 	counts map[string]int
 }
 
-// handed is a value that a tenant received, about one of its own groups.
-type handed struct {
+// handedValue is a value that a tenant received, about one of its own groups.
+type handedValue struct {
 	value []byte
 	group string
 	id    int64 // id of the record, for a page token
@@ -49,7 +49,7 @@ const tenants = 4
 
 func prefixOf(tenant int) string { return fmt.Sprintf("t%d-", tenant) }
 
-func startTenancy(t *testing.T, seed uint64) *tenancy {
+func startTenancy(t *testing.T, seed uint64) *tenantStore {
 	t.Helper()
 	groups := []string{"t0", "T0-a", "t0_a", "tt0-a", "t00-a", "t"} // groups that no tenant owns
 	for n := range tenants {
@@ -67,7 +67,7 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 			}
 		}
 	}
-	p := &tenancy{granted: g, r: mathrand.New(mathrand.NewPCG(seed, 44)),
+	p := &tenantStore{granted: g, r: mathrand.New(mathrand.NewPCG(seed, 44)),
 		records: map[string][]recordv1.RecordServiceClient{}, counts: map[string]int{}}
 	var cancel context.CancelFunc
 	p.ctx, cancel = context.WithTimeout(t.Context(), 20*time.Minute)
@@ -82,7 +82,7 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 		}
 		caller := access.Certified(identity.Identity{Store: g.secured.store, Role: identity.Client, Name: name})
 		p.callers = append(p.callers, &caller)
-		p.handed[n] = map[string][]handed{}
+		p.handed[n] = map[string][]handedValue{}
 	}
 	g.set(table)
 	key, err := g.store.SigningKey(p.ctx)
@@ -109,7 +109,7 @@ func ownerOf(group string) string {
 
 // group chooses the name of a group for a tenant: a group of the tenant, a group of another tenant, or a group with a
 // similar name.
-func (p *tenancy) group(tenant int) string {
+func (p *tenantStore) group(tenant int) string {
 	own, foreign := prefixOf(tenant)+pick(p.r, "a", "b"), prefixOf((tenant+1+p.r.IntN(tenants-1))%tenants)+pick(p.r, "a",
 		"b")
 	switch p.r.IntN(4) {
@@ -136,7 +136,7 @@ func (p *tenancy) group(tenant int) string {
 func pick[T any](r *mathrand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 // mutated changes a value that a tenant received into one that it never received.
-func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
+func (p *tenantStore) mutated(tenant int, value []byte) (out []byte, how string) {
 	const signature = 33 // length of a signature: its format, key, end and MAC
 	out = slices.Clone(value)
 	switch p.r.IntN(7) {
@@ -159,10 +159,10 @@ func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
 
 // outcome checks the answers that a tenant received for a call about a group. A tenant may receive only its own
 // records, and must not learn whether other tenants have any.
-func (p *tenancy) outcome(tenant int, what, group string, seen []*recordv1.Record, err error) {
+func (p *tenantStore) outcome(tenant int, what, group string, seen []*recordv1.Record, err error) {
 	p.t.Helper()
 	code, own := status.Code(err), strings.HasPrefix(group, prefixOf(tenant))
-	p.see(tenant, what, seen)
+	p.checkOwned(tenant, what, seen)
 	kind := "own"
 	switch {
 	case !own:
@@ -175,8 +175,8 @@ func (p *tenancy) outcome(tenant int, what, group string, seen []*recordv1.Recor
 	p.counts[fmt.Sprintf("%s, %s: %s", kind, what, code)]++
 }
 
-// see checks that all records belong to the tenant.
-func (p *tenancy) see(tenant int, what string, seen []*recordv1.Record) {
+// checkOwned checks that all records belong to the tenant.
+func (p *tenantStore) checkOwned(tenant int, what string, seen []*recordv1.Record) {
 	p.t.Helper()
 	for _, record := range seen {
 		group, data := record.GetKey().GetGroup(), string(record.GetData())
@@ -211,7 +211,7 @@ func stream[M interface {
 }
 
 // call makes one random call.
-func (p *tenancy) call() {
+func (p *tenantStore) call() {
 	tenant := p.r.IntN(tenants)
 	records := p.records[pick(p.r, "gateway", "shard")][tenant]
 	ctx, cancel := context.WithCancel(p.ctx)
@@ -220,7 +220,7 @@ func (p *tenancy) call() {
 	key := &recordv1.RecordKey{Id: p.r.Int64N(4), Group: group}
 	give := func(kind string, value []byte) {
 		if len(value) > 0 {
-			p.handed[tenant][kind] = append(p.handed[tenant][kind], handed{value, group, key.GetId()})
+			p.handed[tenant][kind] = append(p.handed[tenant][kind], handedValue{value, group, key.GetId()})
 			if n := len(p.handed[tenant][kind]); n > 8 { // keep the newest values, because older snapshots have expired
 				p.handed[tenant][kind] = p.handed[tenant][kind][n-8:]
 			}
@@ -301,7 +301,7 @@ func (p *tenancy) call() {
 }
 
 // all returns the error of a scan of all groups, which has to be refused before any record arrives.
-func (p *tenancy) all(s recordv1.RecordService_ScanClient, err error) error {
+func (p *tenantStore) all(s recordv1.RecordService_ScanClient, err error) error {
 	if err == nil {
 		_, err = s.Recv()
 	}
@@ -311,7 +311,7 @@ func (p *tenancy) all(s recordv1.RecordService_ScanClient, err error) error {
 	return err
 }
 
-func (p *tenancy) batchGet(ctx context.Context, tenant int, records recordv1.RecordServiceClient) {
+func (p *tenantStore) batchGet(ctx context.Context, tenant int, records recordv1.RecordServiceClient) {
 	var gets []*recordv1.GetRequest
 	for range 1 + p.r.IntN(6) {
 		gets = append(gets, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: p.r.Int64N(4), Group: p.group(tenant)}})
@@ -335,7 +335,7 @@ func (p *tenancy) batchGet(ctx context.Context, tenant int, records recordv1.Rec
 	}
 }
 
-func (p *tenancy) batchPut(ctx context.Context, tenant int, records recordv1.RecordServiceClient) {
+func (p *tenantStore) batchPut(ctx context.Context, tenant int, records recordv1.RecordServiceClient) {
 	var puts []*recordv1.PutRequest
 	for range 1 + p.r.IntN(6) {
 		group := p.group(tenant)
@@ -361,7 +361,7 @@ func (p *tenancy) batchPut(ctx context.Context, tenant int, records recordv1.Rec
 }
 
 // handBack sends back a value that some tenant received, unchanged or changed.
-func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.RecordServiceClient) {
+func (p *tenantStore) handBack(ctx context.Context, tenant int, records recordv1.RecordServiceClient) {
 	kind, from := pick(p.r, "page", "cursor", "place", "split"), p.r.IntN(tenants)
 	given := p.handed[from][kind]
 	if len(given) == 0 {
@@ -412,7 +412,7 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 		seen, _, err = stream(err, func() (*recordv1.ScanResponse, error) { return s.Recv() }, true)
 	}
 	code := status.Code(err)
-	p.see(tenant, "handing back a "+kind+" "+how, seen)
+	p.checkOwned(tenant, "handing back a "+kind+" "+how, seen)
 	switch {
 	case good && code == codes.OK || code == codes.InvalidArgument || code == codes.OutOfRange ||
 		code == codes.PermissionDenied:

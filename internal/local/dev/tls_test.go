@@ -268,7 +268,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	}
 }
 
-func TestAnAuthorityThatIsDamagedIsNotReplaced(t *testing.T) {
+func TestDamagedAuthorityIsNotReplaced(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := openAuthority(dir, time.Now()); err != nil {
 		t.Fatal(err)

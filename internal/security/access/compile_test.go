@@ -114,9 +114,9 @@ func TestFirstUseIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestDecisionsAreThoseOfThePlainTable compares the decisions with those of a simple linear search through the whole
+// TestDecisionsMatchLinearSearch compares the decisions with those of a simple linear search through the whole
 // table.
-func TestDecisionsAreThoseOfThePlainTable(t *testing.T) {
+func TestDecisionsMatchLinearSearch(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 4, -1)
 		var table Table

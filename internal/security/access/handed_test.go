@@ -58,9 +58,9 @@ var (
 	}
 )
 
-// TestWhatClientsReturnIsSigned checks that each field of a request is either signed or listed above as one that
+// TestReturnedValuesAreSigned checks that each field of a request is either signed or listed above as one that
 // needs no signature. Whoever adds a field has to add it to one of the lists.
-func TestWhatClientsReturnIsSigned(t *testing.T) {
+func TestReturnedValuesAreSigned(t *testing.T) {
 	known := slices.Concat(signedFields, plainFields, chosenFields)
 	seen := map[string]bool{}
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {

@@ -16,7 +16,7 @@ func sealer(t testing.TB, first byte) *Signer {
 	return s
 }
 
-func TestASealIsGoodForItsCallerAndTime(t *testing.T) {
+func TestSealIsBoundToCallerAndTime(t *testing.T) {
 	s, other, now := sealer(t, 1), sealer(t, 2), time.Unix(1_800_000_000, 0)
 	user := func(issuer, name string, groups ...string) *Caller { c := user(issuer, name, groups); return &c }
 	value := []byte("\x01value")

@@ -220,7 +220,7 @@ func TestInvalidKeys(t *testing.T) {
 	}
 }
 
-func TestKeysThatCannotBeUsedAreLeftOut(t *testing.T) {
+func TestUnusableKeysAreLeftOut(t *testing.T) {
 	good := newPair(t, "good", elliptic.P256())
 	keys, err := UsableKeys(keySet(t, newPair(t, "large", elliptic.P384()), good, newPair(t, "", elliptic.P256())))
 	if err != nil {

@@ -49,8 +49,8 @@ func leaf(id identity.Identity) authority.Leaf {
 	return authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: 24 * time.Hour}
 }
 
-// issued returns the files of a certificate folder that contains a new leaf and the trusted authorities.
-func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...*authority.Authority) files {
+// certFiles returns the files of a certificate folder that contains a new leaf and the trusted authorities.
+func certFiles(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...*authority.Authority) files {
 	t.Helper()
 	cert, key, err := by.Issue(l)
 	must.OK(t, err)
@@ -151,8 +151,8 @@ func as(t *testing.T, all files, change func(*tls.Config)) credentials.Transport
 
 func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
-	strict, _ := open(t, issued(t, a, leaf(shard), a), &clock{})
-	open, _ := open(t, issued(t, a, leaf(shard), a), &clock{})
+	strict, _ := open(t, certFiles(t, a, leaf(shard), a), &clock{})
+	open, _ := open(t, certFiles(t, a, leaf(shard), a), &clock{})
 	late, early, server := leaf(gate), leaf(gate), leaf(gate)
 	late.Now = time.Now().Add(-48 * time.Hour)
 	early.Now = time.Now().Add(24 * time.Hour) // the validity begins some time before the certificate is issued
@@ -165,15 +165,17 @@ func TestAServerAcceptsOnlyItsOwnCallers(t *testing.T) {
 		anonymous   string // same as refused, for a server that accepts clients without certificates
 		who, whoToo identity.Identity
 	}{
-		{name: "a gateway", creds: as(t, issued(t, a, leaf(gate), a), nil), who: gate, whoToo: gate},
+		{name: "a gateway", creds: as(t, certFiles(t, a, leaf(gate), a), nil), who: gate, whoToo: gate},
 		{name: "nobody", creds: as(t, nil, nil), refused: "none", whoToo: nobody},
 		{name: "plaintext", creds: insecure.NewCredentials(), refused: "plaintext", anonymous: "plaintext"},
-		{name: "another authority", creds: as(t, issued(t, b, leaf(gate), b), nil), refused: "authority",
+		{name: "another authority", creds: as(t, certFiles(t, b, leaf(gate), b), nil), refused: "authority",
 			anonymous: "authority"},
-		{name: "its time is over", creds: as(t, issued(t, a, late, a), nil), refused: "expired", anonymous: "expired"},
-		{name: "its time has not come", creds: as(t, issued(t, a, early, a), nil), refused: "expired", anonymous: "expired"},
-		{name: "for servers alone", creds: as(t, issued(t, a, server, a), nil), refused: "usage", anonymous: "usage"},
-		{name: "an older TLS", creds: as(t, issued(t, a, leaf(gate), a), func(c *tls.Config) {
+		{name: "its time is over", creds: as(t, certFiles(t, a, late, a), nil), refused: "expired",
+			anonymous: "expired"},
+		{name: "its time has not come", creds: as(t, certFiles(t, a, early, a), nil), refused: "expired",
+			anonymous: "expired"},
+		{name: "for servers alone", creds: as(t, certFiles(t, a, server, a), nil), refused: "usage", anonymous: "usage"},
+		{name: "an older TLS", creds: as(t, certFiles(t, a, leaf(gate), a), func(c *tls.Config) {
 			c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 		}),
 			refused: "other", anonymous: "other"},
@@ -226,7 +228,7 @@ func refusals(s *Source) map[string]float64 {
 
 func TestAClientAcceptsOnlyTheServerItMeans(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
-	source, _ := open(t, issued(t, a, leaf(gate), a), &clock{})
+	source, _ := open(t, certFiles(t, a, leaf(gate), a), &clock{})
 	client, late := leaf(shard), leaf(shard)
 	client.Server = false
 	late.Now = time.Now().Add(-48 * time.Hour)
@@ -248,7 +250,7 @@ func TestAClientAcceptsOnlyTheServerItMeans(t *testing.T) {
 		{"for clients alone", a, client, "usage"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			all := issued(t, tt.by, tt.leaf, a)
+			all := certFiles(t, tt.by, tt.leaf, a)
 			pair, err := tls.X509KeyPair(all[CertificateFile], all[KeyFile])
 			must.OK(t, err)
 			address, callers := serve(t, credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
@@ -278,8 +280,8 @@ func TestAClientAcceptsOnlyTheServerItMeans(t *testing.T) {
 // that follow each step can communicate with each other at any time. A process that has missed the steps is refused.
 func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
-	server, serverDir := open(t, issued(t, a, leaf(shard), a), &clock{})
-	client, clientDir := open(t, issued(t, a, leaf(gate), a), &clock{})
+	server, serverDir := open(t, certFiles(t, a, leaf(shard), a), &clock{})
+	client, clientDir := open(t, certFiles(t, a, leaf(gate), a), &clock{})
 	address, callers := serve(t, server.Server(ServerOptions{}))
 	expect := client.Own(identity.Shard, "main-0")
 	watch := func(creds credentials.TransportCredentials) grpc.ServerStreamingClient[healthv1.HealthCheckResponse] {
@@ -296,19 +298,19 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 		must.OK(t, check(t, address, client.Client(expect)))
 		<-callers
 	}
-	stays := watch(as(t, issued(t, a, leaf(gate), a), nil)) // this client's files never change
+	stays := watch(as(t, certFiles(t, a, leaf(gate), a), nil)) // this client's files never change
 	bundles := []string{server.Report().Bundle}
 	for _, step := range []struct {
 		by      *authority.Authority
 		trusted []*authority.Authority
 	}{{a, []*authority.Authority{a, b}}, {b, []*authority.Authority{b, a}}, {b, []*authority.Authority{b}}} {
 		goes := watch(client.Client(expect))
-		mount(t, serverDir, issued(t, step.by, leaf(shard), step.trusted...))
+		mount(t, serverDir, certFiles(t, step.by, leaf(shard), step.trusted...))
 		server.look()
 		if len(step.trusted) > 1 {
 			answered() // this client has not noticed the change yet
 		}
-		mount(t, clientDir, issued(t, step.by, leaf(gate), step.trusted...))
+		mount(t, clientDir, certFiles(t, step.by, leaf(gate), step.trusted...))
 		client.look()
 		server.look()
 		answered()
@@ -331,16 +333,16 @@ func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 	if n := testutil.ToFloat64(server.counts.closed); n == 0 {
 		t.Error("no connection was closed")
 	}
-	if err := check(t, address, as(t, issued(t, a, leaf(gate), a), nil)); err == nil {
+	if err := check(t, address, as(t, certFiles(t, a, leaf(gate), a), nil)); err == nil {
 		t.Error("the old authority is still trusted")
 	}
 }
 
 func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	a, c := newAuthority(t, "a"), &clock{}
-	server, dir := open(t, issued(t, a, leaf(shard), a), c)
+	server, dir := open(t, certFiles(t, a, leaf(shard), a), c)
 	address, _ := serve(t, server.Server(ServerOptions{}))
-	stream, err := dial(t, address, as(t, issued(t, a, leaf(gate), a), nil)).
+	stream, err := dial(t, address, as(t, certFiles(t, a, leaf(gate), a), nil)).
 		Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	if err == nil {
 		_, err = stream.Recv()
@@ -348,7 +350,7 @@ func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	must.OK(t, err)
 	longer := leaf(shard)
 	longer.Lifetime = 30 * 24 * time.Hour
-	mount(t, dir, issued(t, a, longer, a))
+	mount(t, dir, certFiles(t, a, longer, a))
 	server.look()
 	if n := testutil.ToFloat64(server.counts.closed); n != 0 {
 		t.Fatal("a connection was closed while its peer's certificate was good")
@@ -360,13 +362,13 @@ func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	}
 }
 
-// bad returns folders that are unusable for all kinds of reasons, each with a word that the error must contain.
-func bad(t *testing.T, a *authority.Authority) map[string]struct {
+// badFolders returns folders that are unusable for all kinds of reasons, each with a word that the error must contain.
+func badFolders(t *testing.T, a *authority.Authority) map[string]struct {
 	files files
 	says  string
 } {
 	t.Helper()
-	good, other := issued(t, a, leaf(shard), a), issued(t, a, leaf(shard), a)
+	good, other := certFiles(t, a, leaf(shard), a), certFiles(t, a, leaf(shard), a)
 	with := func(change func(f files)) files {
 		out := maps.Clone(good)
 		change(out)
@@ -395,16 +397,16 @@ func bad(t *testing.T, a *authority.Authority) map[string]struct {
 		}), "tls.crt and tls.key"},
 		"half a key":            {with(func(f files) { f[KeyFile] = f[KeyFile][:100] }), "tls.crt and tls.key"},
 		"another key":           {with(func(f files) { f[KeyFile] = other[KeyFile] }), "private key does not match"},
-		"another authority":     {issued(t, newAuthority(t, "b"), leaf(shard), a), "unknown authority"},
-		"its time is over":      {issued(t, a, late, a), "expired"},
-		"its time has not come": {issued(t, a, early, a), "not yet valid"},
-		"for clients alone":     {issued(t, a, clientOnly, a), "tls.crt: as a certificate of servers"},
+		"another authority":     {certFiles(t, newAuthority(t, "b"), leaf(shard), a), "unknown authority"},
+		"its time is over":      {certFiles(t, a, late, a), "expired"},
+		"its time has not come": {certFiles(t, a, early, a), "not yet valid"},
+		"for clients alone":     {certFiles(t, a, clientOnly, a), "tls.crt: as a certificate of servers"},
 		"a client key missing": {with(func(f files) {
 			f[ClientCertificateFile] = f[CertificateFile]
 		}), "client.key is missing"},
 	}
 	twoNames := maps.Clone(good)
-	gateway := issued(t, a, leaf(gate), a)
+	gateway := certFiles(t, a, leaf(gate), a)
 	twoNames[ClientCertificateFile], twoNames[ClientKeyFile] = gateway[CertificateFile], gateway[KeyFile]
 	out["two names"] = struct {
 		files files
@@ -413,9 +415,9 @@ func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	return out
 }
 
-func TestFilesThatCannotBeUsed(t *testing.T) {
+func TestUnusableFiles(t *testing.T) {
 	a := newAuthority(t, "a")
-	for name, tt := range bad(t, a) {
+	for name, tt := range badFolders(t, a) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			mount(t, dir, tt.files)
@@ -423,11 +425,11 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 				s.Close()
 				t.Error("a process starts with them")
 			} else if !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), dir) ||
-				strings.Contains(err.Error(), secret(tt.files)) {
+				strings.Contains(err.Error(), privateKeyPart(tt.files)) {
 				t.Error(err)
 			}
 
-			good := issued(t, a, leaf(shard), a)
+			good := certFiles(t, a, leaf(shard), a)
 			s, dir := open(t, good, &clock{})
 			before := s.Report()
 			mount(t, dir, tt.files)
@@ -441,7 +443,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			if n := testutil.ToFloat64(s.counts.reloadErrors); n != 2 {
 				t.Errorf("%v errors are counted", n)
 			}
-			mount(t, dir, issued(t, a, leaf(shard), a))
+			mount(t, dir, certFiles(t, a, leaf(shard), a))
 			if s.look(); s.Report().Error != "" {
 				t.Error(s.Report().Error)
 			}
@@ -453,8 +455,8 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// secret returns a part of the private key in a folder. No error may contain it.
-func secret(f files) string {
+// privateKeyPart returns a part of the private key in a folder. No error may contain it.
+func privateKeyPart(f files) string {
 	if len(f[KeyFile]) < 90 {
 		return "no key"
 	}
@@ -463,8 +465,8 @@ func secret(f files) string {
 
 func TestAProcessStaysWhoItIs(t *testing.T) {
 	a := newAuthority(t, "a")
-	s, dir := open(t, issued(t, a, leaf(shard), a), &clock{})
-	mount(t, dir, issued(t, a, leaf(gate), a))
+	s, dir := open(t, certFiles(t, a, leaf(shard), a), &clock{})
+	mount(t, dir, certFiles(t, a, leaf(gate), a))
 	if s.look(); s.Report().Error == "" || s.Identity() != shard {
 		t.Errorf("%v is %v", s.Report().Error, s.Identity())
 	}
@@ -475,7 +477,7 @@ func TestACertificateForEachUsage(t *testing.T) {
 	asServer, asClient := leaf(shard), leaf(shard)
 	asServer.Client, asClient.Server = false, false
 	asClient.Lifetime = time.Hour
-	all, shown := issued(t, a, asServer, a), issued(t, a, asClient, a)
+	all, shown := certFiles(t, a, asServer, a), certFiles(t, a, asClient, a)
 	all[ClientCertificateFile], all[ClientKeyFile] = shown[CertificateFile], shown[KeyFile]
 	s, _ := open(t, all, &clock{})
 	address, callers := serve(t, s.Server(ServerOptions{}))
@@ -490,7 +492,7 @@ func TestACertificateForEachUsage(t *testing.T) {
 func TestOneSetOfFilesIsKept(t *testing.T) {
 	a, dir := newAuthority(t, "a"), filepath.Join(t.TempDir(), "tls")
 	for range 3 {
-		mount(t, dir, issued(t, a, leaf(shard), a))
+		mount(t, dir, certFiles(t, a, leaf(shard), a))
 	}
 	folders, err := filepath.Glob(filepath.Join(dir, dataFolder+"*"))
 	if err != nil || len(folders) != 1 {
@@ -501,7 +503,7 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 	}
 	// If an earlier Install was interrupted, it leaves such a link behind.
 	must.OK(t, os.Symlink("nowhere", filepath.Join(dir, "..next")))
-	mount(t, dir, issued(t, a, leaf(shard), a))
+	mount(t, dir, certFiles(t, a, leaf(shard), a))
 	s, err := Open(Config{Dir: dir})
 	must.OK(t, err)
 	s.Close()
@@ -511,8 +513,8 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 // complete old set or the complete new one.
 func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	a, dir, done := newAuthority(t, "a"), t.TempDir(), make(chan struct{})
-	mount(t, dir, issued(t, a, leaf(shard), a))
-	sets := []files{issued(t, a, leaf(shard), a), issued(t, a, leaf(shard), a)}
+	mount(t, dir, certFiles(t, a, leaf(shard), a))
+	sets := []files{certFiles(t, a, leaf(shard), a), certFiles(t, a, leaf(shard), a)}
 	go func() {
 		defer close(done)
 		for n := range 200 {
@@ -540,13 +542,13 @@ func TestFilesAreReplacedUnderAReader(t *testing.T) {
 func TestTheFolderIsFollowed(t *testing.T) {
 	a := newAuthority(t, "a")
 	dir := t.TempDir()
-	mount(t, dir, issued(t, a, leaf(shard), a))
+	mount(t, dir, certFiles(t, a, leaf(shard), a))
 	s, err := Open(Config{Dir: dir, Every: time.Millisecond})
 	must.OK(t, err)
 	defer s.Close()
 	next := leaf(shard)
 	next.Lifetime = time.Hour
-	mount(t, dir, issued(t, a, next, a))
+	mount(t, dir, certFiles(t, a, next, a))
 	for time.Until(s.Report().NotAfter) > time.Hour {
 		// The loop waits until the Source has noticed the change. It ends at the latest with the test's time limit.
 		time.Sleep(time.Millisecond)

@@ -17,23 +17,23 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// in returns a copy of the files in which ModeFile contains the given mode.
-func (f files) in(mode Mode) files {
+// withMode returns a copy of the files in which ModeFile contains the given mode.
+func (f files) withMode(mode Mode) files {
 	f[ModeFile] = []byte(string(mode) + "\n")
 	return f
 }
 
-// TestProcessesOfNeighbouringModesUnderstandEachOther switches a store to TLS and back, one process at a time. At
+// TestAdjacentModesAreCompatible switches a store to TLS and back, one process at a time. At
 // each moment, some processes use one mode and the others the next mode. They must be able to communicate with each
 // other, and callers must still be identified.
-func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
+func TestAdjacentModesAreCompatible(t *testing.T) {
 	a := newAuthority(t, "a")
 	modes := []Mode{Plaintext, Both, Required}
 	for _, caller := range modes {
 		for _, called := range modes {
-			source, _ := open(t, issued(t, a, leaf(gate), a).in(called), &clock{})
+			source, _ := open(t, certFiles(t, a, leaf(gate), a).withMode(called), &clock{})
 			address, callers := serve(t, source.Server(ServerOptions{}))
-			from, _ := open(t, issued(t, a, leaf(shard), a).in(caller), &clock{})
+			from, _ := open(t, certFiles(t, a, leaf(shard), a).withMode(caller), &clock{})
 			err := check(t, address, from.Client(from.Own(identity.Gateway, "")))
 			if apart := caller == Plaintext && called == Required; (err != nil) != apart {
 				t.Errorf("%s calls %s: %v", caller, called, err)
@@ -50,7 +50,7 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	}
 	// As long as TLS is not required, callers without a certificate are served.
 	for _, mode := range modes {
-		source, _ := open(t, issued(t, a, leaf(gate), a).in(mode), &clock{})
+		source, _ := open(t, certFiles(t, a, leaf(gate), a).withMode(mode), &clock{})
 		address, callers := serve(t, source.Server(ServerOptions{}))
 		if err := check(t, address, insecure.NewCredentials()); (err != nil) != (mode == Required) {
 			t.Errorf("%s is called without TLS: %v", mode, err)
@@ -64,11 +64,11 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 // when TLS becomes required.
 func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	a := newAuthority(t, "a")
-	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(gate), a).in(Plaintext))
+	source, err := InMemory(Config{Every: time.Hour}, certFiles(t, a, leaf(gate), a).withMode(Plaintext))
 	must.OK(t, err)
 	t.Cleanup(source.Close)
 	address, _ := serve(t, source.Server(ServerOptions{}))
-	from, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(shard), a).in(Plaintext))
+	from, err := InMemory(Config{Every: time.Hour}, certFiles(t, a, leaf(shard), a).withMode(Plaintext))
 	must.OK(t, err)
 	t.Cleanup(from.Close)
 	stream, err := dial(t, address, from.Client(from.Own(identity.Gateway, ""))).
@@ -81,12 +81,12 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 		if n := s.Report().PlaintextConnections; n != 1 {
 			t.Errorf("%d connections without TLS", n)
 		}
-		must.OK(t, s.Replace(issued(t, a, leaf(s.Identity()), a).in(Both)))
+		must.OK(t, s.Replace(certFiles(t, a, leaf(s.Identity()), a).withMode(Both)))
 		if n := s.Report().PlaintextConnections; n != 1 {
 			t.Errorf("both: %d connections without TLS", n)
 		}
 	}
-	must.OK(t, source.Replace(issued(t, a, leaf(gate), a).in(Required)))
+	must.OK(t, source.Replace(certFiles(t, a, leaf(gate), a).withMode(Required)))
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the stream: %v", err)
 	}
@@ -104,7 +104,7 @@ func TestCallerAuthorityIsTrustedOnlyForCallers(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
 	with := func(by *authority.Authority, id identity.Identity) files {
-		all := issued(t, by, leaf(id), parts)
+		all := certFiles(t, by, leaf(id), parts)
 		all[ClientBundleFile] = people.CertificatePEM()
 		return all
 	}
@@ -134,7 +134,7 @@ func TestCallerAuthorityIsTrustedOnlyForCallers(t *testing.T) {
 
 func TestTheReportIsServed(t *testing.T) {
 	a := newAuthority(t, "a")
-	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(shard), a).in(Both))
+	source, err := InMemory(Config{Every: time.Hour}, certFiles(t, a, leaf(shard), a).withMode(Both))
 	must.OK(t, err)
 	t.Cleanup(source.Close)
 	get := func(handler http.Handler, path string) *httptest.ResponseRecorder {
@@ -165,7 +165,7 @@ func TestTheReportIsServed(t *testing.T) {
 func TestGrantsAreRequiredByAFile(t *testing.T) {
 	a := newAuthority(t, "a")
 	with := func(word string) map[string][]byte {
-		files := issued(t, a, leaf(shard), a)
+		files := certFiles(t, a, leaf(shard), a)
 		if word != "" {
 			files[GrantsFile] = []byte(word)
 		}

@@ -56,8 +56,8 @@ func dial(t *testing.T, to, from string, patience time.Duration) (net.Conn, erro
 	return conn, err
 }
 
-// dropped reports whether an attempt to connect has timed out without any response.
-func dropped(err error) bool {
+// timedOut reports whether an attempt to connect has timed out without any response.
+func timedOut(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, os.ErrDeadlineExceeded)
@@ -122,7 +122,7 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 				}
 			}
 			for _, from := range c.dropped {
-				if _, err := dial(t, reach(from), from, tooSoon); !dropped(err) {
+				if _, err := dial(t, reach(from), from, tooSoon); !timedOut(err) {
 					t.Errorf("%s is not dropped: %v", from, err)
 				}
 			}
@@ -154,7 +154,7 @@ func openUntil(t *testing.T, to, from string, enough func() bool) int {
 				if n := opened.Add(1); n > 10*(handshakesAtOnce+waitingMax) {
 					t.Errorf("%d connections", n)
 				}
-				if _, err := dial(t, to, from, tooSoon); err != nil && !dropped(err) {
+				if _, err := dial(t, to, from, tooSoon); err != nil && !timedOut(err) {
 					t.Error(err)
 				}
 			}
@@ -190,7 +190,7 @@ func TestFrequentConnectionsAreDropped(t *testing.T) {
 	if opened < handshakesAtOnce+waitingMax-1 || g.limitedBy(reasonQueue) == 0 {
 		t.Errorf("%d connections, %d refused", opened, g.limitedBy(reasonQueue))
 	}
-	if _, err := dial(t, to, loud, tooSoon); !dropped(err) {
+	if _, err := dial(t, to, loud, tooSoon); !timedOut(err) {
 		t.Errorf("it is not dropped: %v", err)
 	}
 	other, err := dial(t, to, "127.0.0.3", whenever)
@@ -273,7 +273,7 @@ func TestRemovalOfDroppedAddressIsRetried(t *testing.T) {
 		t.Fatal(begun, err)
 	}
 	d.end(who)
-	if _, err := dial(t, to, loud, tooSoon); !dropped(err) {
+	if _, err := dial(t, to, loud, tooSoon); !timedOut(err) {
 		t.Errorf("it is not dropped any more: %v", err)
 	}
 	d.mu.Lock()

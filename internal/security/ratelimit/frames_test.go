@@ -19,9 +19,9 @@ func sent(t testing.TB, write func(f *http2.Framer) error) []byte {
 	return out.Bytes()
 }
 
-// TestWhatFramesCost checks, for each type of frame, how much excess a single frame causes on a connection without
+// TestExcessOfFrames checks, for each type of frame, how much excess a single frame causes on a connection without
 // credit.
-func TestWhatFramesCost(t *testing.T) {
+func TestExcessOfFrames(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		write   func(f *http2.Framer) error

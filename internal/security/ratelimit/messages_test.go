@@ -67,15 +67,15 @@ func wasReset(t testing.TB, id uint32) []byte {
 	return frameOf(t, func(f *http2.Framer) error { return f.WriteRSTStream(id, http2.ErrCodeNo) })
 }
 
-// counted is a connection on which the memory of messages is counted.
-type counted struct {
+// countedConn is a connection on which the memory of messages is counted.
+type countedConn struct {
 	frames
 	messages
 	all atomic.Int64
 }
 
-func newCounted() *counted {
-	c := &counted{frames: newFrames()}
+func newCounted() *countedConn {
+	c := &countedConn{frames: newFrames()}
 	c.skip, c.frames.messages, c.messages.all, c.late = 0, &c.messages, &c.all, func() {}
 	return c
 }
@@ -87,8 +87,8 @@ type step struct {
 	holds  [2]int64 // minimum and maximum number of bytes held afterwards
 }
 
-// TestWhatAConnectionHolds checks how many bytes are held after each step of the client or the server.
-func TestWhatAConnectionHolds(t *testing.T) {
+// TestHeldBytesOfConnection checks how many bytes are held after each step of the client or the server.
+func TestHeldBytesOfConnection(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	half := message(mib)[:mib/2]
 	nothing := [2]int64{}
@@ -169,8 +169,8 @@ func TestStreamsThatWereResetAreForgotten(t *testing.T) {
 	}
 }
 
-// FuzzMessages checks that no bytes from the client or the server cause a panic, and that no bytes are held at the
-// end.
+// FuzzMessages sends arbitrary bytes from the client and the server. They must not cause a panic, and the count of held
+// bytes must be 0 at the end.
 func FuzzMessages(f *testing.F) {
 	f.Add(data(f, 1, false, message(100)), data(f, 1, true, nil), uint8(3))
 	f.Add(data(f, 1, true, message(100)[:50]), slices.Concat(wasReset(f, 1), windowed(f, 1, 30), ended(f, 1)), uint8(100))
@@ -218,7 +218,7 @@ func TestSlowMessageClosesConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := New(Config{MessagesOnly: true, Exempt: func(credentials.AuthInfo) bool { return c.exempt }})
-				server, client := accepted(t, g)
+				server, client := acceptConn(t, g)
 				go func() {
 					_, _ = client.Write(append([]byte(http2.ClientPreface), c.sent...))
 					_, _ = io.Copy(io.Discard, client)
@@ -255,7 +255,7 @@ func TestConnectionThatHoldsMostIsClosed(t *testing.T) {
 		g := New(Config{MessagesOnly: true, HeldBytesMax: 10 << 20})
 		var read [5]chan error
 		for i := range read {
-			server, client := accepted(t, g)
+			server, client := acceptConn(t, g)
 			read[i] = make(chan error, 1)
 			size := 1 << 20
 			if i == 2 {
@@ -295,7 +295,7 @@ func TestOpenCallsAreHeld(t *testing.T) {
 		open := func() *made {
 			t.Helper()
 			raw, client := net.Pipe()
-			server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
+			server, info, err := g.Credentials(anonymousCreds{insecure.NewCredentials()}).ServerHandshake(raw)
 			must.OK(t, err)
 			c := &made{server: server, client: client, calls: info.(Counted).Calls(), read: make(chan error, 1)}
 			go func() { _, _ = io.Copy(io.Discard, client) }()
@@ -378,7 +378,7 @@ func TestInvalidStreamsStillCount(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			g := New(Config{MessagesOnly: true})
-			server, client := accepted(t, g)
+			server, client := acceptConn(t, g)
 			go func() { _, _ = client.Write(c.sent) }()
 			read := make(chan error, 1)
 			go func() {
@@ -400,7 +400,7 @@ func TestResetCallCountsUntilItsWriteIsDequeued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, call = 2 * openFree, openBytes + 20
 		g := New(Config{MessagesOnly: true})
-		server, client := accepted(t, g)
+		server, client := acceptConn(t, g)
 		go func() { _, _ = io.Copy(io.Discard, server) }()
 		next := uint32(1)
 		begin := func() (sent, resets []byte) {
@@ -434,7 +434,7 @@ func TestResetCallCountsUntilItsWriteIsDequeued(t *testing.T) {
 		holds("reset while nothing is written", 0)
 		sent, resets = begin()
 		send(sent)
-		// The zeros that are written are DATA frames of stream 0, for which nothing is held.
+		// The zeros form empty DATA frames of stream 0, which do not add to the held bytes.
 		write := func(n int) { _, _ = server.Write(make([]byte, n)) }
 		go write(writeBufferBytes)
 		synctest.Wait()
@@ -450,22 +450,22 @@ func TestResetCallCountsUntilItsWriteIsDequeued(t *testing.T) {
 	})
 }
 
-// strangers are the credentials of a server that never identifies callers during the handshake.
-type strangers struct {
+// anonymousCreds are the credentials of a server that never identifies callers during the handshake.
+type anonymousCreds struct {
 	credentials.TransportCredentials
 }
 
-// stranger is the AuthInfo of a connection that was accepted with strangers.
-type stranger struct {
+// anonymousInfo is the AuthInfo of a connection that was accepted with strangers.
+type anonymousInfo struct {
 	credentials.AuthInfo
 	calls *Calls
 }
 
-func (s stranger) Calls() *Calls { return s.calls }
+func (s anonymousInfo) Calls() *Calls { return s.calls }
 
-func (s strangers) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s anonymousCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
-	return conn, stranger{info, new(Calls)}, err
+	return conn, anonymousInfo{info, new(Calls)}, err
 }
 
 func nobody(credentials.AuthInfo) bool { return false }
@@ -475,7 +475,7 @@ func nobody(credentials.AuthInfo) bool { return false }
 func TestUnknownCallersHoldLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, Known: nobody})
-		creds := g.Credentials(strangers{insecure.NewCredentials()})
+		creds := g.Credentials(anonymousCreds{insecure.NewCredentials()})
 		open := func(sent []byte, admitted bool) <-chan error {
 			raw, client := net.Pipe()
 			server, info, err := creds.ServerHandshake(raw)
@@ -527,7 +527,7 @@ func TestRefusedCallsAreReadSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{Known: nobody})
 		raw, client := net.Pipe()
-		server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
+		server, info, err := g.Credentials(anonymousCreds{insecure.NewCredentials()}).ServerHandshake(raw)
 		must.OK(t, err)
 		defer func() { _, _ = server.Close(), client.Close() }()
 		begun := time.Now()
@@ -589,8 +589,8 @@ func echo(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// TestNothingIsHeldAfterCalls checks that no bytes are held after various gRPC calls: large and small ones, streams
-// with responses, calls that are cancelled, and calls that are refused as soon as their headers have arrived.
+// TestNothingIsHeldAfterCalls checks that the count of held bytes is 0 after various gRPC calls: large and small ones,
+// streams with responses, calls that are cancelled, and calls that are refused as soon as their headers have arrived.
 func TestNothingIsHeldAfterCalls(t *testing.T) {
 	g := New(Config{MessagesOnly: true})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -653,7 +653,7 @@ func readAsAnswered(t *testing.T, decided func(*Calls)) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{MessagesOnly: true, Known: nobody})
 		raw, client := net.Pipe()
-		server, info, err := g.Credentials(strangers{insecure.NewCredentials()}).ServerHandshake(raw)
+		server, info, err := g.Credentials(anonymousCreds{insecure.NewCredentials()}).ServerHandshake(raw)
 		must.OK(t, err)
 		defer func() { _, _ = server.Close(), client.Close() }()
 		const calls, callBytes = 200, 209

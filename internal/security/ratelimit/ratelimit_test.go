@@ -30,8 +30,8 @@ func (g *Guard) limitedBy(reason string) int {
 	return int(testutil.ToFloat64(g.counts.WithLabelValues(reason)))
 }
 
-// accepted returns both ends of a connection that the Guard watches.
-func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
+// acceptConn returns both ends of a connection that the Guard watches.
+func acceptConn(t *testing.T, g *Guard) (server, client net.Conn) {
 	t.Helper()
 	raw, client := net.Pipe()
 	server, _, err := g.Credentials(insecure.NewCredentials()).ServerHandshake(raw)
@@ -58,7 +58,7 @@ func TestExcessIsReadSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		g := New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		server, client := accepted(t, g)
+		server, client := acceptConn(t, g)
 		const beyond = 5 * excessPerSecond
 		all := settingsOf(t, creditFirst+excessAtOnce+beyond)
 		go func() {
@@ -92,7 +92,7 @@ func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 		begun := time.Now()
 		read := make([]error, connections)
 		for i := range connections {
-			server, client := accepted(t, g)
+			server, client := acceptConn(t, g)
 			content := settingsOf(t, each)
 			all.Go(func() {
 				_, _ = client.Write(content)
@@ -125,7 +125,7 @@ func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 func TestACloseEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
-		server, client := accepted(t, g)
+		server, client := acceptConn(t, g)
 		go func() { _, _ = client.Write(settingsOf(t, 100_000)) }()
 		ended := make(chan error, 1)
 		begun := time.Now()
@@ -151,7 +151,7 @@ func TestACloseEndsTheWait(t *testing.T) {
 func TestExemptConnectionsAreNotSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{Exempt: func(credentials.AuthInfo) bool { return true }})
-		server, client := accepted(t, g)
+		server, client := acceptConn(t, g)
 		begun := time.Now()
 		go func() {
 			_, _ = client.Write(settingsOf(t, 100_000))

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// hostile is a name that no store accepts. If such a name ever reached the page, it must be shown as text.
-const hostile = `<img src="x" onerror="document.title='broken'">`
+// hostileName is a name that no store accepts. If such a name ever reached the page, it must be shown as text.
+const hostileName = `<img src="x" onerror="document.title='broken'">`
 
 // TestThePageInABrowser runs the page in Chromium and checks the resulting document.
 func TestThePageInABrowser(t *testing.T) {
@@ -57,7 +57,7 @@ func TestThePageInABrowser(t *testing.T) {
 		{Severity: finding.Warning, Where: "shard quotes-0", What: "writes will be refused soon"},
 	})
 	bad.Groups = []*recordv1.Group{
-		{Group: hostile, State: recordv1.GroupState_GROUP_STATE_DAMAGED, Damages: []*recordv1.Damage{{File: "segment-1",
+		{Group: hostileName, State: recordv1.GroupState_GROUP_STATE_DAMAGED, Damages: []*recordv1.Damage{{File: "segment-1",
 			OffsetBytes: 1234, LengthBytes: 2048, What: "entry content is bad", Records: new(int32(1))}}},
 		{Group: "b", State: recordv1.GroupState_GROUP_STATE_FAILED, Message: "its manifest is gone"},
 		{Group: "c", State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true, Records: 12345},
@@ -75,7 +75,7 @@ func TestThePageInABrowser(t *testing.T) {
 			"Files: 40 B of 100 B, 6 s left",
 		}},
 		"sheaf dev with damage": {dev.Status{
-			Dir: "/x", Summary: &recordv1.StatusSummary{State: page.Damaged, Text: "Damaged: group " + hostile,
+			Dir: "/x", Summary: &recordv1.StatusSummary{State: page.Damaged, Text: "Damaged: group " + hostileName,
 				Do: "accept the loss"},
 			Shards: []*recordv1.ShardStatus{bad}, Load: bad.GetShard().GetLoad(),
 		}, []string{

@@ -63,7 +63,7 @@ func TestThePageIsAtTheRootOnly(t *testing.T) {
 	}
 }
 
-func TestThePageRefersToNothingElsewhere(t *testing.T) {
+func TestPageIsSelfContained(t *testing.T) {
 	if len(html) == 0 || len(html) > 32<<10 {
 		t.Errorf("the page has %d bytes", len(html))
 	}

@@ -463,7 +463,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 	})
 }
 
-func TestCallsGoOnOverTheCrashOfAShard(t *testing.T) {
+func TestCallsContinueAfterShardCrash(t *testing.T) {
 	runBoth(t, storetest.Config{Shards: 2, Groups: 4}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		var acknowledged sync.Map

@@ -158,7 +158,7 @@ func (s *seekOnce) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func TestAnUploadThatCannotBeReadAgainIsInDoubt(t *testing.T) {
+func TestUnrepeatableUploadHasUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		var lost atomic.Int64

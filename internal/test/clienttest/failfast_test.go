@@ -119,7 +119,7 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 	})
 }
 
-func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
+func TestFailFastRetriesAddressAfterLateAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		for _, said := range []string{

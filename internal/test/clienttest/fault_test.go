@@ -174,7 +174,7 @@ func TestDownloadContinuesAtTheSameVersion(t *testing.T) {
 	})
 }
 
-func TestAScanGoesOnWhereItBroke(t *testing.T) {
+func TestScanContinuesAfterBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c := startFaulty(t, storetest.Config{})
 		ctx := testContext(t)
@@ -329,7 +329,7 @@ func TestCallDuringLeaderChangeIsUnavailable(t *testing.T) {
 	})
 }
 
-func TestAnotherGatewayIsTakenWhereOneIsDown(t *testing.T) {
+func TestClientSwitchesToAnotherGateway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
 		c, err := client.New(client.Config{Addresses: []string{"nobody:1", s.Addr()}, Dial: s.Network.Dial})

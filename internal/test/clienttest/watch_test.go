@@ -108,7 +108,7 @@ func TestWatchContinuesAfterShardCrash(t *testing.T) {
 	}
 }
 
-func TestAWatchGoesOnWhereItBroke(t *testing.T) {
+func TestWatchContinuesAfterBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c := startFaulty(t, storetest.Config{Shards: 1, Groups: 1})
 		ctx := testContext(t)

@@ -143,7 +143,7 @@ func TestCallsAtHungServerAreAborted(t *testing.T) {
 	})
 }
 
-func TestASlowServerIsWaitedFor(t *testing.T) {
+func TestClientWaitsForSlowServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, liveness.Options{})
 		answer := r.call(t)

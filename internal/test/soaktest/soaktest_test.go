@@ -69,7 +69,7 @@ func TestOnlySkipsOutsideASoak(t *testing.T) {
 	}
 }
 
-func TestANoteIsALineOfTheFile(t *testing.T) {
+func TestNoteAppendsALine(t *testing.T) {
 	notes := filepath.Join(t.TempDir(), "notes")
 	t.Setenv(NotesVariable, "")
 	Note(t, "nobody asks")

@@ -481,7 +481,7 @@ func read(t *testing.T, from io.Reader, n int) (events []Event) {
 	return events
 }
 
-func TestWhatTheAuditLogRecords(t *testing.T) {
+func TestAuditLogEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit")
 	audit, err := OpenAudit(AuditConfig{Path: path, Server: "shard s", Writes: true})
 	if err != nil {
