@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// batches compares BatchGet and BatchPut of 100 records with unary calls, both directly to the shard and through the
-// gateway.
-func (b *rpcBench) batches(ctx context.Context, size int) error {
+// compareBatches compares BatchGet and BatchPut of 100 records with unary calls, both directly to the shard and through
+// the gateway.
+func (b *rpcBench) compareBatches(ctx context.Context, size int) error {
 	const batch, callers = 100, 16
 	b.Say("batches of %d records of %d bytes", batch, size)
 	payload := randomBytes(size) // all puts write the same bytes, as in unaryPut

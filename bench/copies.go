@@ -23,13 +23,13 @@ type CopiesOptions struct {
 
 // copiesParts are the parts of the benchmark, in order.
 var copiesParts = parts[copiesBench]{
-	{"put", (*copiesBench).puts},
-	{"move", (*copiesBench).moves},
-	{"foreground", (*copiesBench).foreground},
-	{"read", (*copiesBench).reads},
-	{"etcd", (*copiesBench).peer},
-	{"failover", (*copiesBench).failover},
-	{"quiet", (*copiesBench).quiet},
+	{"put", (*copiesBench).measurePuts},
+	{"move", (*copiesBench).measureMoves},
+	{"foreground", (*copiesBench).measureForeground},
+	{"read", (*copiesBench).measureReads},
+	{"etcd", (*copiesBench).compareEtcd},
+	{"failover", (*copiesBench).measureFailover},
+	{"quiet", (*copiesBench).measureQuiet},
 }
 
 // CopiesParts returns the names of the parts.

@@ -25,9 +25,9 @@ const (
 // peerRecords is the number of records that are read.
 const peerRecords = 10000
 
-// peer compares unary calls to Sheaf with unary calls to etcd. Both have three members on this machine and the same
-// durability.
-func (b *copiesBench) peer(ctx context.Context) error {
+// compareEtcd compares unary calls to Sheaf with unary calls to etcd. Both have three members on this machine and the
+// same durability.
+func (b *copiesBench) compareEtcd(ctx context.Context) error {
 	dir, err := b.folder("etcd")
 	if err != nil {
 		return err

@@ -16,9 +16,9 @@ const (
 	electionTimeout = time.Second
 )
 
-// failover repeatedly kills (with SIGKILL) a process that leads a group, and measures the time until calls succeed
-// again.
-func (b *copiesBench) failover(ctx context.Context) error {
+// measureFailover repeatedly kills (with SIGKILL) a process that leads a group, and measures the time until calls
+// succeed again.
+func (b *copiesBench) measureFailover(ctx context.Context) error {
 	dir, err := b.folder("failover")
 	if err != nil {
 		return err

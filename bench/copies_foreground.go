@@ -23,8 +23,8 @@ const (
 	foregroundRate = 32 << 20
 )
 
-// foreground measures the p99 of puts and gets before and during moves of groups, and compares the two.
-func (b *copiesBench) foreground(ctx context.Context) error {
+// measureForeground measures the p99 of puts and gets before and during moves of groups, and compares the two.
+func (b *copiesBench) measureForeground(ctx context.Context) error {
 	dir, err := b.folder("foreground")
 	if err != nil {
 		return err

@@ -39,10 +39,10 @@ const (
 	moveWithTLS     = "move with TLS"
 )
 
-// moves measures how fast a group's files are transferred between two shards, with all checks and syncs. The baseline
-// is cp and sync of the same files. With CopiesOptions.TLS, moves also compares a transfer over mutual TLS with one
-// in plaintext.
-func (b *copiesBench) moves(ctx context.Context) (err error) {
+// measureMoves measures how fast a group's files are transferred between two shards, with all checks and syncs. The
+// baseline is cp and sync of the same files. With CopiesOptions.TLS, measureMoves also compares a transfer over mutual
+// TLS with one in plaintext.
+func (b *copiesBench) measureMoves(ctx context.Context) (err error) {
 	dir, err := b.folder("move")
 	if err != nil {
 		return err

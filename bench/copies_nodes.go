@@ -96,7 +96,7 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 		// The error is ignored, because Serve returns when close stops the server.
 		go func() { _ = node.server.Serve(listeners[i]) }()
 	}
-	return n, n.lead(ctx)
+	return n, n.spreadLeaders(ctx)
 }
 
 // newServer creates the gRPC server of a node. It has only those options of a shard's server that messages between
@@ -146,8 +146,8 @@ func (n *benchNodes) options(node *benchNode, i int) group.Options {
 	}
 }
 
-// lead waits until each group has a leader, and spreads the leaders over the nodes.
-func (n *benchNodes) lead(ctx context.Context) error {
+// spreadLeaders waits until each group has a leader, and spreads the leaders over the nodes.
+func (n *benchNodes) spreadLeaders(ctx context.Context) error {
 	n.leaders = make([]*replica.Replica, len(n.groups))
 	for i, g := range n.groups {
 		want := n.nodes[i%len(n.nodes)]

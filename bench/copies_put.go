@@ -32,9 +32,9 @@ type putSide struct {
 
 const putsWithTLS = "copies 3 with TLS"
 
-// puts measures durable puts to groups with three copies. The baseline is three plain appenders, of which two receive
-// the bytes over loopback. With CopiesOptions.TLS, it also compares mutual TLS with plaintext.
-func (b *copiesBench) puts(ctx context.Context) (err error) {
+// measurePuts measures durable puts to groups with three copies. The baseline is three plain appenders, of which two
+// receive the bytes over loopback. With CopiesOptions.TLS, it also compares mutual TLS with plaintext.
+func (b *copiesBench) measurePuts(ctx context.Context) (err error) {
 	dir, err := b.folder("put")
 	if err != nil {
 		return err

@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 )
 
-// quiet measures the cost of idle groups: the time to create them, and the CPU time that they take. It measures the CPU
-// time on all shards, and on the remaining shards while one shard is down.
-func (b *copiesBench) quiet(ctx context.Context) error {
+// measureQuiet measures the cost of idle groups: the time to create them, and the CPU time that they take. It measures
+// the CPU time on all shards, and on the remaining shards while one shard is down.
+func (b *copiesBench) measureQuiet(ctx context.Context) error {
 	dir, err := b.folder("quiet")
 	if err != nil {
 		return err

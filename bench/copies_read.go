@@ -11,9 +11,9 @@ import (
 // readRecords is the number of records that are read, each many times.
 const readRecords = 20000
 
-// reads compares unary reads from groups with three copies to those from groups with one copy, on the same number of
-// shards.
-func (b *copiesBench) reads(ctx context.Context) error {
+// measureReads compares unary reads from groups with three copies to those from groups with one copy, on the same
+// number of shards.
+func (b *copiesBench) measureReads(ctx context.Context) error {
 	dir, err := b.folder("read")
 	if err != nil {
 		return err

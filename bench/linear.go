@@ -44,8 +44,8 @@ type linear struct {
 	empty []*dataset // like small, but with one record in each group, to measure the fixed cost of a start
 }
 
-// linearity compares the time per record for load, get and put between a small store and a large one.
-func (b *loadBench) linearity(ctx context.Context) error {
+// measureLinearity compares the time per record for load, get and put between a small store and a large one.
+func (b *loadBench) measureLinearity(ctx context.Context) error {
 	if b.opts.IndexRecords <= linearRecords {
 		b.Say("  left out: it needs more than %d records", linearRecords)
 		return nil
@@ -62,10 +62,10 @@ func (b *loadBench) linearity(ctx context.Context) error {
 func (b *loadBench) oneGroup(ctx context.Context) error {
 	l := &linear{loadBench: b, groups: 1, records: 2 * b.opts.IndexRecords, each: b.opts.IndexRecords / 5}
 	return l.run(ctx, func(ctx context.Context) error {
-		if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().fresh); err != nil {
+		if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().freshLoader); err != nil {
 			return err
 		}
-		return l.resident(ctx)
+		return l.compareResident(ctx)
 	})
 }
 
@@ -104,19 +104,19 @@ func (l *linear) fill(ctx context.Context, dir string) error {
 }
 
 func (l *linear) measure(ctx context.Context) error {
-	if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().fresh); err != nil {
+	if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().freshLoader); err != nil {
 		return err
 	}
-	if err := l.resident(ctx); err != nil {
+	if err := l.compareResident(ctx); err != nil {
 		return err
 	}
-	if err := l.gets(ctx, "cold Get, Index", group.Index, l.small, linearTarget); err != nil {
+	if err := l.compareGets(ctx, "cold Get, Index", group.Index, l.small, linearTarget); err != nil {
 		return err
 	}
 	// On the small side, all gets read the same small store, so its records stay in the processor's caches. Each get from
 	// the large store misses these caches several times. This row has no target, because its ratio mostly shows the
 	// effect of the caches. linearCalls compares whole calls instead.
-	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
+	return l.compareGets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
 }
 
 // linearName returns the name of the row that compares a large store with a small one.
@@ -195,24 +195,24 @@ func (b *loadBench) compareCosts(
 	return got, nil
 }
 
-// resident compares Resident loads of the large store with those of the small stores. It does so twice: once into
-// memory that was touched before, and once into fresh memory. The second comparison depends more on the machine than
-// on Sheaf, because the large store gets huge pages and the small stores get ordinary pages. If a hypervisor takes
+// compareResident compares Resident loads of the large store with those of the small stores. It does so twice: once
+// into memory that was touched before, and once into fresh memory. The second comparison depends more on the machine
+// than on Sheaf, because the large store gets huge pages and the small stores get ordinary pages. If a hypervisor takes
 // back free huge pages (free page reporting), touching such a page for the first time costs ten times as much as
 // touching a page that the guest still has.
-func (l *linear) resident(ctx context.Context) error {
+func (l *linear) compareResident(ctx context.Context) error {
 	loaders := newLoaders()
 	defer loaders.close()
 	for _, sets := range [][]*dataset{l.large, l.small} {
-		if _, err := loadAll(ctx, sets, group.Resident, loaders.touched); err != nil {
+		if _, err := loadAll(ctx, sets, group.Resident, loaders.touchedLoader); err != nil {
 			return err
 		}
 	}
-	if err := l.loads(ctx, "Resident load", group.Resident, linearTarget, loaders.touched); err != nil {
+	if err := l.loads(ctx, "Resident load", group.Resident, linearTarget, loaders.touchedLoader); err != nil {
 		return err
 	}
 	loaders.close() // frees the reused memory, because the next loads need the space for fresh memory
-	return l.loads(ctx, "Resident load, fresh memory", group.Resident, 0, loaders.fresh)
+	return l.loads(ctx, "Resident load, fresh memory", group.Resident, 0, loaders.freshLoader)
 }
 
 // loads compares cold loads. One row compares the whole time per record. A second row first subtracts the fixed time
@@ -264,9 +264,9 @@ func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, lo
 	return watch.per(records), nil
 }
 
-// gets compares random reads. If target is 0, the row has no target. With residency Index the reads are cold, because
-// each store was just started. On both sides, the reads touch the same fraction of all blocks.
-func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset,
+// compareGets compares random reads. If target is 0, the row has no target. With residency Index the reads are cold,
+// because each store was just started. On both sides, the reads touch the same fraction of all blocks.
+func (l *linear) compareGets(ctx context.Context, what string, residency group.Residency, small []*dataset,
 	target float64) error {
 	side := func(sets []*dataset) costFigure {
 		return func() (cost, error) {

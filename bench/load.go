@@ -40,7 +40,7 @@ var loadParts = parts[loadBench]{
 	{"index", (*loadBench).indexStart},
 	{"get", (*loadBench).coldGets},
 	{"put", (*loadBench).durablePuts},
-	{"linear", (*loadBench).linearity},
+	{"linear", (*loadBench).measureLinearity},
 	{"group", (*loadBench).oneGroup},
 }
 
@@ -126,7 +126,7 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 			defer release()
 			return raw.readInto(buffer)
 		}),
-		load(newLoaders().fresh),
+		load(newLoaders().freshLoader),
 	)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (b *loadBench) touchedLoads(
 	defer release()
 	loaders := newLoaders()
 	defer loaders.close()
-	ours := load(loaders.touched)
+	ours := load(loaders.touchedLoader)
 	if err := ours.Run(ctx, rounds.NewFigures()); err != nil {
 		return got, err
 	}
@@ -182,7 +182,8 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 		records := float64(d.records)
 		got, err := b.takeTurns(ctx,
 			timed("raw", records, func() error { return raw.readInto(memory) }),
-			d.loadCell("start", records, group.Index, loaders.fresh, func() error { return layouts.Evict(ctx, d.dir, true) }),
+			d.loadCell("start", records, group.Index, loaders.freshLoader,
+				func() error { return layouts.Evict(ctx, d.dir, true) }),
 		)
 		if err != nil {
 			return err
@@ -221,12 +222,12 @@ func (b *loadBench) coldGets(ctx context.Context) error {
 			cold, err := b.takeTurns(ctx,
 				rounds.One("raw", func() (float64, error) { return rawRandom(names, getBytes+100, depth, getReads, readPlain) }),
 				rounds.One("aio", func() (float64, error) { return rawRandom(names, getBytes+100, depth, getReads, readPiece) }),
-				rounds.One("get", func() (float64, error) { return coldGet(ctx, d, loaders.fresh(), depth) }),
+				rounds.One("get", func() (float64, error) { return coldGet(ctx, d, loaders.freshLoader(), depth) }),
 			)
 			if err != nil {
 				return err
 			}
-			hot, err := b.hotGets(ctx, d, loaders.fresh(), depth)
+			hot, err := b.hotGets(ctx, d, loaders.freshLoader(), depth)
 			if err != nil {
 				return err
 			}

@@ -14,10 +14,10 @@ func newLoaders() *loaders {
 	return &loaders{keeps: segio.NewLoader(segio.LoaderOptions{KeepBytes: math.MaxInt64})}
 }
 
-// fresh returns a loader that takes memory from the system.
-func (l *loaders) fresh() *segio.Loader { return segio.NewLoader(segio.LoaderOptions{}) }
+// freshLoader returns a loader that takes memory from the system.
+func (l *loaders) freshLoader() *segio.Loader { return segio.NewLoader(segio.LoaderOptions{}) }
 
-// touched returns a loader that reuses the memory of an earlier load.
-func (l *loaders) touched() *segio.Loader { return l.keeps }
+// touchedLoader returns a loader that reuses the memory of an earlier load.
+func (l *loaders) touchedLoader() *segio.Loader { return l.keeps }
 
 func (l *loaders) close() { l.keeps.Close() }

@@ -65,7 +65,7 @@ func (b *rpcBench) calls(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := b.batches(ctx, size); err != nil {
+		if err := b.compareBatches(ctx, size); err != nil {
 			return err
 		}
 	}

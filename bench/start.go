@@ -127,16 +127,16 @@ func (s *startBench) measure(ctx context.Context) error {
 	}
 	allocateAhead := func(d *dataset) error { return d.allocateAhead(s.residency) }
 	cells := []rounds.Cell{
-		start("stop", "stop", loaders.fresh, nil),
-		start("kill", "kill", loaders.fresh, allocateAhead),
-		start("journal", "journal", loaders.fresh, func(d *dataset) error { return d.writeAndKill(ctx) }),
-		start("sealed", "sealed", loaders.fresh, nil),
-		start("small", "small", loaders.fresh, allocateAhead),
-		start("small, own syncs", "small, own syncs", loaders.fresh, allocateAhead),
-		start("small sealed", "small sealed", loaders.fresh, nil),
+		start("stop", "stop", loaders.freshLoader, nil),
+		start("kill", "kill", loaders.freshLoader, allocateAhead),
+		start("journal", "journal", loaders.freshLoader, func(d *dataset) error { return d.writeAndKill(ctx) }),
+		start("sealed", "sealed", loaders.freshLoader, nil),
+		start("small", "small", loaders.freshLoader, allocateAhead),
+		start("small, own syncs", "small, own syncs", loaders.freshLoader, allocateAhead),
+		start("small sealed", "small sealed", loaders.freshLoader, nil),
 	}
 	if s.residency == group.Resident {
-		touched := loaders.touched
+		touched := loaders.touchedLoader
 		cells = append(cells, start("stop", "stop, touched", touched, nil),
 			start("kill", "kill, touched", touched, allocateAhead))
 		more, err := s.otherWays(ctx, datasets["sealed"], records)

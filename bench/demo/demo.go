@@ -93,7 +93,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 		if ctx.Err() != nil {
 			return err // the user has interrupted the demo
 		}
-		return d.evidence(err)
+		return d.withEvidence(err)
 	}
 	return nil
 }
@@ -215,14 +215,14 @@ func (d *demo) start(ctx context.Context) (time.Duration, error) {
 func (d *demo) importTrees(ctx context.Context) error {
 	var files, bytes int64
 	for i := range d.named {
-		if err := d.named[i].look(ctx); err != nil {
+		if err := d.named[i].recordFiles(ctx); err != nil {
 			return fmt.Errorf("importing %s: %w", d.named[i].dir, err)
 		}
 	}
 	begin := time.Now()
 	for _, t := range d.named {
 		var r cli.ImportReport
-		err := d.while(ctx, "the import", writeMark, func(ctx context.Context) (err error) {
+		err := d.runWhileServing(ctx, "the import", writeMark, func(ctx context.Context) (err error) {
 			r, err = cli.Import(ctx, d.conn, d.Out, cli.ImportOptions{Dir: t.dir, ID: "hash", Prefix: t.prefix, FirstID: 1,
 				Symlinks: "keep"})
 			return err

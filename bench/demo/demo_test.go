@@ -194,7 +194,7 @@ func TestWorkEndsWithTheStore(t *testing.T) {
 			}
 			must.OK(t, d.launch())
 			var told atomic.Bool
-			err = d.while(context.Background(), "the work", writeMark, func(ctx context.Context) error {
+			err = d.runWhileServing(context.Background(), "the work", writeMark, func(ctx context.Context) error {
 				<-ctx.Done()
 				told.Store(true)
 				return ctx.Err()

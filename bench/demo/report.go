@@ -280,9 +280,9 @@ func (t *tree) now(name string) (state, bool) {
 	return state{info.Size(), info.ModTime()}, true
 }
 
-// look records the state of each file of a tree before the import. Other programs may change the tree at the same
-// time, so the store may lack files that they add later, and later versions of files that they change.
-func (t *tree) look(ctx context.Context) error {
+// recordFiles records the state of each file of a tree before the import. Other programs may change the tree at the
+// same time, so the store may lack files that they add later, and later versions of files that they change.
+func (t *tree) recordFiles(ctx context.Context) error {
 	t.files = map[string]state{}
 	return cli.Walk(ctx, t.dir, 1, true, func(item cli.Item) error {
 		if s, regular := t.now(item.Path); regular {

@@ -54,9 +54,9 @@ func (d *demo) newWait(what string) *wait {
 	return &wait{d: d, what: what, began: now, asked: now, said: now, moved: now}
 }
 
-// look requests /status at intervals and prints the progress. markOf must return a string that changes whenever there
-// is progress. If the string has not changed for too long, look returns a stallError.
-func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
+// watchProgress requests /status at intervals and prints the progress. markOf must return a string that changes
+// whenever there is progress. If the string has not changed for too long, watchProgress returns a stallError.
+func (w *wait) watchProgress(ctx context.Context, markOf func(dev.Status) string) error {
 	if time.Since(w.asked) >= min(askEvery, w.d.StallMax/4) {
 		if s, err := w.d.status(ctx); err == nil {
 			if mark := markOf(s); mark != w.mark {
@@ -93,7 +93,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 	d.last, d.lastBody = dev.Status{}, nil
 	w := d.newWait("the start of sheaf dev")
 	for !d.ready(ctx) {
-		if err := w.look(ctx, loadMark); err != nil {
+		if err := w.watchProgress(ctx, loadMark); err != nil {
 			return err
 		}
 		// A group whose load failed will never serve.
@@ -138,8 +138,8 @@ func writeMark(s dev.Status) string {
 	return mark
 }
 
-// while runs work that needs the store, and cancels the work if the process exits or no progress is made.
-func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) string,
+// runWhileServing runs work that needs the store, and cancels the work if the process exits or no progress is made.
+func (d *demo) runWhileServing(ctx context.Context, what string, markOf func(dev.Status) string,
 	work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -158,7 +158,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 			awaitWork(done)
 			return errChildEnded
 		case <-tick.C:
-			if err := w.look(ctx, markOf); err != nil {
+			if err := w.watchProgress(ctx, markOf); err != nil {
 				cancel(err)
 				awaitWork(done)
 				return err
@@ -175,9 +175,9 @@ func awaitWork(done <-chan error) {
 	}
 }
 
-// evidence adds to an error what helps to find its cause: the store's last status, the end of its log, and the path
+// withEvidence adds to an error what helps to find its cause: the store's last status, the end of its log, and the path
 // of the log. For a stallError, it first makes the process append its goroutines' stacks to the log.
-func (d *demo) evidence(err error) error {
+func (d *demo) withEvidence(err error) error {
 	if d.child == nil {
 		return err
 	}

@@ -26,9 +26,9 @@ func (c cell) withLayout(layout string, needs need, run func(ctx context.Context
 	return c
 }
 
-// compared returns a key. Cells with the same key are compared with each other, and are measured one directly after
-// another.
-func (c *cell) compared() string {
+// comparisonKey returns a key. Cells with the same key are compared with each other, and are measured one directly
+// after another.
+func (c *cell) comparisonKey() string {
 	return fmt.Sprintf("%d/%s/%s/%s", c.table, c.part, c.fs.name, c.variant)
 }
 

@@ -33,9 +33,9 @@ type fileLayout struct {
 
 func flatFolder(*recordSet, int, string) string { return "" }
 
-// tree puts files into nested folders. Each argument stands for one level: the folders of that level are named after
-// the next digits of the file's name, and the argument is the number of these digits.
-func tree(digits ...int) func(*recordSet, int, string) string {
+// nestedFolders puts files into nested folders. Each argument stands for one level: the folders of that level are named
+// after the next digits of the file's name, and the argument is the number of these digits.
+func nestedFolders(digits ...int) func(*recordSet, int, string) string {
 	return func(_ *recordSet, _ int, name string) string {
 		folder := ""
 		for _, n := range digits {
@@ -45,13 +45,13 @@ func tree(digits ...int) func(*recordSet, int, string) string {
 	}
 }
 
-// inTurn fills the given number of folders one after another.
-func inTurn(folders int) func(*recordSet, int, string) string {
+// sequentialFolders fills the given number of folders one after another.
+func sequentialFolders(folders int) func(*recordSet, int, string) string {
 	return func(set *recordSet, i int, _ string) string { return strconv.Itoa(i * folders / set.live) }
 }
 
-// striped puts consecutive files into different folders, in rotation.
-func striped(folders int) func(*recordSet, int, string) string {
+// stripedFolders puts consecutive files into different folders, in rotation.
+func stripedFolders(folders int) func(*recordSet, int, string) string {
 	return func(_ *recordSet, i int, _ string) string { return strconv.Itoa(i % folders) }
 }
 

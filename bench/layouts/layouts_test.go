@@ -30,11 +30,11 @@ var realDropCaches func() error
 
 var allLayouts = []layout{
 	&fileLayout{title: "flat", folder: flatFolder},
-	&fileLayout{title: "1 level", folder: tree(1)},
-	&fileLayout{title: "3 levels", folder: tree(1, 2, 1)},
-	&fileLayout{title: "made before", folder: tree(2, 2), made: true},
-	&fileLayout{title: "in turn", folder: inTurn(7)},
-	&fileLayout{title: "striped", folder: striped(7)},
+	&fileLayout{title: "1 level", folder: nestedFolders(1)},
+	&fileLayout{title: "3 levels", folder: nestedFolders(1, 2, 1)},
+	&fileLayout{title: "made before", folder: nestedFolders(2, 2), made: true},
+	&fileLayout{title: "in turn", folder: sequentialFolders(7)},
+	&fileLayout{title: "striped", folder: stripedFolders(7)},
 	&composite{},
 	&composite{flags: flagInPlace},
 	&composite{flags: flagBitmap},
@@ -137,7 +137,7 @@ func TestSingleRecords(t *testing.T) {
 	set := newSet(200, 200, hashedBytes)
 	dir := t.TempDir()
 	for _, l := range []oneByOne{
-		&filesOneByOne{l: &fileLayout{folder: tree(1, 1)}, dir: filepath.Join(dir, "files"), set: set},
+		&filesOneByOne{l: &fileLayout{folder: nestedFolders(1, 1)}, dir: filepath.Join(dir, "files"), set: set},
 		&oursOneByOne{dir: filepath.Join(dir, "ours"), set: set},
 	} {
 		must.OK(t, l.create(t.Context()))

@@ -200,7 +200,7 @@ func (p *blockPlace) withPoint(dir string) (*blockPlace, error) {
 func (p *blockPlace) words() string { return p.about }
 
 func (p *blockPlace) begin(ctx context.Context, fs *fileSystem, files int) (*site, error) {
-	if err := p.free(ctx); err != nil {
+	if err := p.awaitFree(ctx); err != nil {
 		return nil, err
 	}
 	begin := time.Now()
@@ -231,7 +231,7 @@ func (p *blockPlace) begin(ctx context.Context, fs *fileSystem, files int) (*sit
 		if err := dropCaches(); err != nil {
 			return 0, err
 		}
-		if err := p.free(ctx); err != nil {
+		if err := p.awaitFree(ctx); err != nil {
 			return 0, err
 		}
 		begin := time.Now()
@@ -245,9 +245,9 @@ func (p *blockPlace) begin(ctx context.Context, fs *fileSystem, files int) (*sit
 	return s, nil
 }
 
-// free waits until no process uses the device. If another process has seen the mount, the kernel releases the device a
-// little after the unmount.
-func (p *blockPlace) free(ctx context.Context) error {
+// awaitFree waits until no process uses the device. If another process has seen the mount, the kernel releases the
+// device a little after the unmount.
+func (p *blockPlace) awaitFree(ctx context.Context) error {
 	for end := time.Now().Add(mountWait); ; {
 		fd, err := unix.Open(p.device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 		if err == nil {

@@ -145,7 +145,7 @@ func (r *run) ratio(rows []result.Ratio, t *target, c *cell) []result.Ratio {
 func (r *run) best(t *target, of *cell) (layout string, rounds []float64) {
 	var keys, layouts []string
 	for _, c := range r.cellsIn(of.table, of.part) {
-		if c.compared() == of.compared() && t.others(c) {
+		if c.comparisonKey() == of.comparisonKey() && t.others(c) {
 			keys, layouts = append(keys, c.String()), append(layouts, c.layout)
 		}
 	}

@@ -236,7 +236,7 @@ func (r *run) inRounds() []rounds.Cell {
 	for i := range r.cells {
 		c := &r.cells[i]
 		out = append(out, rounds.Cell{
-			Key: c.String(), Part: strconv.Itoa(c.table), Against: c.compared(), Seconds: c.needs.seconds,
+			Key: c.String(), Part: strconv.Itoa(c.table), Against: c.comparisonKey(), Seconds: c.needs.seconds,
 			Run: func(ctx context.Context, f *rounds.Figures) error { return r.measure(ctx, c, f) },
 			Finding: func(err error) bool {
 				found := isLimitError(err) && c.layout != oursTitle || len(c.fs.fuse) > 0

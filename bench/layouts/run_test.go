@@ -42,8 +42,8 @@ func needLoop(t *testing.T, tools ...string) {
 	}
 }
 
-// nothingLeft fails the test if a run has left files or mounts behind.
-func nothingLeft(t *testing.T, dir string) {
+// checkNothingLeft fails the test if a run has left files or mounts behind.
+func checkNothingLeft(t *testing.T, dir string) {
 	t.Helper()
 	names, err := os.ReadDir(dir)
 	must.OK(t, err)
@@ -74,7 +74,7 @@ func TestFileSystems(t *testing.T) {
 		tried++
 		s, err := p.begin(t.Context(), fs, 100)
 		must.OK(t, err)
-		l, set := &fileLayout{folder: tree(1)}, newSet(40, 40, 5000)
+		l, set := &fileLayout{folder: nestedFolders(1)}, newSet(40, 40, 5000)
 		must.OK(t, l.fill(t.Context(), s.dir, set, false))
 		if _, err := readCold(t.Context(), s, l, set, 1, nil); err != nil {
 			t.Errorf("%s: %v", fs.name, err)
@@ -88,7 +88,7 @@ func TestFileSystems(t *testing.T) {
 		must.OK(t, p.end(s))
 	}
 	must.OK(t, p.close())
-	nothingLeft(t, dir)
+	checkNothingLeft(t, dir)
 	if tried == 0 {
 		t.Skip("no file system can be made here")
 	}
@@ -105,7 +105,7 @@ func TestRunOnLoopDevices(t *testing.T) {
 	report, err := Run(t.Context(), o)
 	must.OK(t, err)
 	must.OK(t, report.Check())
-	nothingLeft(t, o.Dir)
+	checkNothingLeft(t, o.Dir)
 	for _, id := range []string{"ratios", "t1-sizes", "t1-sync", "t1-superseded", "t2", "t3"} {
 		table := report.Table(id)
 		if table == nil || len(table.Rows) < 2 {
@@ -152,7 +152,7 @@ func TestFlatFolderLimit(t *testing.T) {
 		}
 	}
 	must.OK(t, p.close())
-	nothingLeft(t, dir)
+	checkNothingLeft(t, dir)
 }
 
 // An interrupted run leaves only its results. The next run continues from them.
@@ -175,7 +175,7 @@ func TestInterruptAndResume(t *testing.T) {
 	if !errors.Is(err, stop) || report == nil {
 		t.Fatalf("report %v, error %v", report, err)
 	}
-	nothingLeft(t, o.Dir)
+	checkNothingLeft(t, o.Dir)
 	o.Resume = true
 	other := o
 	other.Scale = "quick"
@@ -251,7 +251,7 @@ func TestRunOnAPath(t *testing.T) {
 	report, err := Run(t.Context(), Options{Path: dir, Scale: "tiny", Tables: []int{1, 5}, Say: t.Logf})
 	must.OK(t, err)
 	must.OK(t, report.Check())
-	nothingLeft(t, dir)
+	checkNothingLeft(t, dir)
 	if table := report.Table("t1-sizes"); table == nil || len(table.Rows) != 8 {
 		t.Fatalf("%+v", table)
 	}

@@ -40,7 +40,8 @@ func table1(fs *fileSystem, s *scale) []cell {
 			}))
 		}
 		add(&fileLayout{title: flatTitle, folder: flatFolder}, needOf(n, c.size, true), 1, manyReaders)
-		add(&fileLayout{title: "2 levels of 16 folders", folder: tree(1, 1)}, needOf(n, c.size, true), 1, manyReaders)
+		add(&fileLayout{title: "2 levels of 16 folders", folder: nestedFolders(1, 1)},
+			needOf(n, c.size, true), 1, manyReaders)
 		add(&composite{}, needOne(n, c.size), 1)
 		needs := needOne(n, c.size)
 		needs.disk *= 2 // the raw write needs as much space as the records themselves

@@ -31,8 +31,8 @@ func table2(fs *fileSystem, s *scale) []cell {
 		}
 		for _, l := range []*fileLayout{
 			{title: flatTitle, folder: flatFolder},
-			{title: "hashed path, first character", folder: tree(1)},
-			{title: "hashed path, first two characters", folder: tree(1, 1)},
+			{title: "hashed path, first character", folder: nestedFolders(1)},
+			{title: "hashed path, first two characters", folder: nestedFolders(1, 1)},
 		} {
 			add(l.title, needOf(n, hashedBytes, false), func(dir string, set *recordSet) oneByOne {
 				return &filesOneByOne{l: l, dir: dir, set: set}

@@ -23,7 +23,7 @@ const lifeBytes = 1 << 10 // size of a record in table 3
 func table3(fs *fileSystem, s *scale) []cell {
 	n := fs.limitRecords(s.lifeRecords)
 	folders := max(1, s.lifeFolders*n/s.lifeRecords)
-	files := &fileLayout{title: fmt.Sprintf("%d folders", folders), folder: inTurn(folders)}
+	files := &fileLayout{title: fmt.Sprintf("%d folders", folders), folder: sequentialFolders(folders)}
 	base := cell{table: 3, fs: fs, variant: fmt.Sprintf("%s of 1 KB", countWords(n))}
 	return []cell{
 		base.withLayout("files in "+files.title, needOf(n, lifeBytes, false), func(ctx context.Context, s *site) error {

@@ -25,8 +25,8 @@ func table4(fs *fileSystem, s *scale) []cell {
 	cells := make([]cell, 0, 4)
 	for _, l := range []*fileLayout{
 		{title: oneFolderTitle, folder: flatFolder},
-		{title: fmt.Sprintf("%d folders in turn", latencyFolders), folder: inTurn(latencyFolders)},
-		{title: fmt.Sprintf("%d folders striped", latencyFolders), folder: striped(latencyFolders)},
+		{title: fmt.Sprintf("%d folders in turn", latencyFolders), folder: sequentialFolders(latencyFolders)},
+		{title: fmt.Sprintf("%d folders striped", latencyFolders), folder: stripedFolders(latencyFolders)},
 	} {
 		cells = append(cells, base.withLayout(l.title, needOf(n, latencyBytes, false),
 			func(ctx context.Context, s *site) error {

@@ -35,7 +35,7 @@ func table5(fs *fileSystem, s *scale) []cell {
 	add(&fileLayout{title: flatTitle, folder: flatFolder}, files)
 	for depth := 1; depth <= 4; depth++ {
 		l := &fileLayout{title: fmt.Sprintf("%d deep, 16 folders each", depth),
-			folder: tree(slices.Repeat([]int{1}, depth)...)}
+			folder: nestedFolders(slices.Repeat([]int{1}, depth)...)}
 		needs := files
 		needs.files += min(1<<(4*depth), n)
 		add(l, needs)
@@ -43,8 +43,9 @@ func table5(fs *fileSystem, s *scale) []cell {
 	two := files
 	two.files += min(256*256+256, 2*n)
 	two.disk += int64(two.files-n) * blockBytes
-	add(&fileLayout{title: "two-level tree of 256 x 256", folder: tree(2, 2)}, two)
-	add(&fileLayout{title: "two-level tree of 256 x 256, folders made before", folder: tree(2, 2), made: true}, two)
+	add(&fileLayout{title: "two-level tree of 256 x 256", folder: nestedFolders(2, 2)}, two)
+	add(&fileLayout{title: "two-level tree of 256 x 256, folders made before", folder: nestedFolders(2, 2),
+		made: true}, two)
 	add(&sheafLayout{residency: group.Resident}, needOne(n, deepBytes))
 	if s.limitShow && fs.name == "ext4" {
 		cells = append(cells, limitCells()...)

@@ -93,7 +93,7 @@ func (c *Comparison) compareRow(t *Table, before, now *Row) {
 			c.Changes = append(c.Changes, change)
 		case col.Better == "" || col.Key == keyVerdict:
 		default:
-			worse, changed := differ(was, is, col.Better)
+			worse, changed := hasChanged(was, is, col.Better)
 			if !changed {
 				c.Same++
 				continue
@@ -107,8 +107,8 @@ func (c *Comparison) compareRow(t *Table, before, now *Row) {
 	}
 }
 
-// differ reports whether a metric has changed by more than its scatter, and whether the change is for the worse.
-func differ(was, is Value, better string) (worse, changed bool) {
+// hasChanged reports whether a metric has changed by more than its scatter, and whether the change is for the worse.
+func hasChanged(was, is Value, better string) (worse, changed bool) {
 	least := changeMin
 	if was.Rounds < roundsKnown || is.Rounds < roundsKnown {
 		least = changeMinRough
@@ -123,8 +123,8 @@ func differ(was, is Value, better string) (worse, changed bool) {
 	return false, false
 }
 
-// worse returns the number of metrics that became worse.
-func (c *Comparison) worse() (n int) {
+// worseCount returns the number of metrics that became worse.
+func (c *Comparison) worseCount() (n int) {
 	for i := range c.Changes {
 		if c.Changes[i].Worse {
 			n++
@@ -165,7 +165,7 @@ func (c *Change) verdict() string {
 
 // Words summarizes the comparison in one sentence.
 func (c *Comparison) Words() string {
-	worse := c.worse()
+	worse := c.worseCount()
 	return fmt.Sprintf("Against the report of %s (%s): worse %d, better %d, the same within their spread %d.",
 		c.Started.UTC().Format(time.DateTime), c.Version, worse, len(c.Changes)-worse, c.Same)
 }

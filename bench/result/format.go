@@ -16,7 +16,7 @@ func Format(v float64, unit string) string {
 	case "ns":
 		return seconds(v / 1e9)
 	case "/s":
-		return grouped(v) + "/s"
+		return groupDigits(v) + "/s"
 	case "x":
 		return digits(v) + " x"
 	case "%":
@@ -24,7 +24,7 @@ func Format(v float64, unit string) string {
 	case "":
 		return digits(v)
 	}
-	return grouped(v) + " " + unit
+	return groupDigits(v) + " " + unit
 }
 
 // digits formats a number with three significant digits, and with no more decimals than are useful.
@@ -33,7 +33,7 @@ func digits(v float64) string {
 	case a == 0:
 		return "0"
 	case a >= 1000:
-		return grouped(v)
+		return groupDigits(v)
 	case a >= 100:
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	case a >= 10:
@@ -44,8 +44,8 @@ func digits(v float64) string {
 	return strconv.FormatFloat(v, 'g', 2, 64)
 }
 
-// grouped formats a large number with separated thousands.
-func grouped(v float64) string {
+// groupDigits formats a large number with separated thousands.
+func groupDigits(v float64) string {
 	if math.Abs(v) < 1000 {
 		return digits(v)
 	}
@@ -88,8 +88,8 @@ func seconds(v float64) string {
 	return digits(v/60) + " min"
 }
 
-// short formats a number for the label of a tick on an axis.
-func short(v float64) string {
+// shortNumber formats a number for the label of a tick on an axis.
+func shortNumber(v float64) string {
 	a := math.Abs(v)
 	if a != 0 && (a < 1e-3 || a >= 1e15) {
 		return strconv.FormatFloat(v, 'e', 0, 64)

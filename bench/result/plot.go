@@ -206,7 +206,7 @@ type axis struct {
 // tick formats a value as the label of a tick.
 func (a *axis) tick(v float64) string {
 	if a.unit == "" {
-		return short(v)
+		return shortNumber(v)
 	}
 	s := Format(v, a.unit)
 	if number, unit, ok := strings.Cut(s, " "); ok && strings.Contains(number, ".") { // shorten 2.00 µs to 2 µs

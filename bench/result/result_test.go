@@ -185,12 +185,12 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 			t.Errorf("%s: marked %v, worse %v; want worse %v", k, ok, is, worse)
 		}
 	}
-	if len(got) != len(want) || now.Comparison.worse() != 3 || now.Comparison.Warning != "" {
-		t.Errorf("changes: %v; %d worse; warning %q", got, now.Comparison.worse(), now.Comparison.Warning)
+	if len(got) != len(want) || now.Comparison.worseCount() != 3 || now.Comparison.Warning != "" {
+		t.Errorf("changes: %v; %d worse; warning %q", got, now.Comparison.worseCount(), now.Comparison.Warning)
 	}
 	rows[0].Cells["read"] = slower(1.02) // a difference within the scatter
-	if err := now.Compare(old); err != nil || now.Comparison.worse() != 3 {
-		t.Errorf("%v: after another change %d worse", err, now.Comparison.worse())
+	if err := now.Compare(old); err != nil || now.Comparison.worseCount() != 3 {
+		t.Errorf("%v: after another change %d worse", err, now.Comparison.worseCount())
 	}
 	old.Kind = "peers"
 	if err := now.Compare(old); err == nil {

@@ -114,9 +114,9 @@ func (s *Set) Work(cells []Cell, rounds int) (w Work) {
 	return w
 }
 
-// inTurn returns the order in which a part's cells are measured in a round. Cells that are compared take turns at
+// measureOrder returns the order in which a part's cells are measured in a round. Cells that are compared take turns at
 // being the first.
-func inTurn(cells []Cell, round int) []*Cell {
+func measureOrder(cells []Cell, round int) []*Cell {
 	out := make([]*Cell, 0, len(cells))
 	for first, last := 0, 0; first < len(cells); first = last {
 		for last < len(cells) && cells[last].Against == cells[first].Against {
@@ -139,7 +139,7 @@ func (s *Set) Measure(ctx context.Context, cells []Cell, opts Options) error {
 			last++
 		}
 		for round := range opts.Rounds {
-			for _, c := range inTurn(cells[first:last], round) {
+			for _, c := range measureOrder(cells[first:last], round) {
 				if s.rounds(c.Key) > round {
 					continue
 				}
