@@ -180,7 +180,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 			allThere()
 
 			By("an etcd that is wiped: nothing is rebuilt while a shard is silent, then all of it is, without a person")
-			p.r.Placements = reaching{p}
+			p.r.Placements = podAddressShards{p}
 			silent := r.running[string(p.pod(ctx, "ssd-2").UID)]
 			Expect(silent.Process.Signal(syscall.SIGSTOP)).To(Succeed())
 			DeferCleanup(func() { _ = silent.Process.Signal(syscall.SIGCONT) }) // fails if the process has ended
@@ -201,13 +201,15 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		})
 })
 
-// reaching makes the operator connect to shards at the IP addresses of their pods, because these tests have no DNS.
-type reaching struct{ p *storePlay }
+// podAddressShards makes the operator connect to shards at the IP addresses of their pods, because these tests have no
+// DNS.
+type podAddressShards struct{ p *storePlay }
 
-func (r reaching) Close(key string) { r.p.etcd.Close(key) }
+func (r podAddressShards) Close(key string) { r.p.etcd.Close(key) }
 
-func (r reaching) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
-	error) {
+func (r podAddressShards) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (
+	fleet.Placement, error,
+) {
 	placement, err := r.p.etcd.Open(key, access, credentials)
 	return reachingPlacement{placement, r.p}, err
 }

@@ -102,7 +102,7 @@ func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVol
 func (p *diskPlay) settle(ctx context.Context) {
 	GinkgoHelper()
 	versions := func() map[string]string {
-		all := map[string]string{"set": p.get(ctx).ResourceVersion, "looks": p.look(ctx)}
+		all := map[string]string{"set": p.get(ctx).ResourceVersion, "looks": p.finishInspections(ctx)}
 		for device, pv := range p.volumes(ctx) {
 			all[device] = pv.ResourceVersion
 		}
@@ -120,9 +120,9 @@ func (p *diskPlay) settle(ctx context.Context) {
 	Expect(p.get(ctx).Status).To(BeNil(), "it does not settle")
 }
 
-// look ends the Jobs that inspect disks. It also completes the deletion of Jobs and claims, because no controller runs
-// that would do this. It returns the versions of the Jobs and of their volumes.
-func (p *diskPlay) look(ctx context.Context) (versions string) {
+// finishInspections ends the Jobs that inspect disks. It also completes the deletion of Jobs and claims, because no
+// controller runs that would do this. It returns the versions of the Jobs and of their volumes.
+func (p *diskPlay) finishInspections(ctx context.Context) (versions string) {
 	GinkgoHelper()
 	var volumes corev1.PersistentVolumeList
 	Expect(api.List(ctx, &volumes, client.MatchingLabels{v1alpha1.LabelDiskSet: p.name})).To(Succeed())
@@ -267,7 +267,7 @@ var _ = Describe("A DiskSet", func() {
 			p.bindTo(ctx, claim)
 			p.settle(ctx)
 			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "1 disk, 0 free")
-			Expect(p.look(ctx)).To(BeEmpty(), "the Job is still there")
+			Expect(p.finishInspections(ctx)).To(BeEmpty(), "the Job is still there")
 		})
 
 	It("leaves a StorageClass alone that it did not make", func(ctx context.Context) {

@@ -41,7 +41,7 @@ func (p *wipePlay) bind(ctx context.Context, name string) {
 	p.settle(ctx)
 	p.bindTo(ctx, claim)
 	p.settle(ctx)
-	p.isIn(ctx, v1alpha1.DiskBound)
+	p.expectState(ctx, v1alpha1.DiskBound)
 }
 
 // release deletes the claim, which releases the disk.
@@ -56,7 +56,7 @@ func (p *wipePlay) release(ctx context.Context, name string) {
 	pv.Status.Phase = corev1.VolumeReleased
 	Expect(api.Status().Update(ctx, pv)).To(Succeed())
 	p.settle(ctx)
-	p.isIn(ctx, v1alpha1.DiskReleased)
+	p.expectState(ctx, v1alpha1.DiskReleased)
 }
 
 func (p *wipePlay) pv(ctx context.Context) *corev1.PersistentVolume {
@@ -94,7 +94,7 @@ func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
 func (p *wipePlay) ask(ctx context.Context) (token string) {
 	GinkgoHelper()
 	p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-	disk := p.isIn(ctx, v1alpha1.DiskReleased)
+	disk := p.expectState(ctx, v1alpha1.DiskReleased)
 	_, after, found := strings.Cut(disk.Message, workload.AnnotationWipeConfirm+"=")
 	Expect(found).To(BeTrue(), disk.Message)
 	token, _, _ = strings.Cut(after, ";")
@@ -102,8 +102,8 @@ func (p *wipePlay) ask(ctx context.Context) (token string) {
 	return token
 }
 
-// isIn checks that the disk is in the given state, and returns the disk's status.
-func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.DiskStatus {
+// expectState checks that the disk is in the given state, and returns the disk's status.
+func (p *wipePlay) expectState(ctx context.Context, state v1alpha1.DiskState) v1alpha1.DiskStatus {
 	GinkgoHelper()
 	disk := p.get(ctx).Status.Disks[0]
 	Expect(disk.State).To(Equal(state), "%+v", disk)
@@ -128,9 +128,9 @@ func (p *wipePlay) expectEvents(words ...string) {
 	}
 }
 
-// wiped returns the wiping Job, its claim, and the volume that replaces the disk's own volume. A result is nil if the
-// object does not exist.
-func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.PersistentVolumeClaim,
+// wipeObjects returns the wiping Job, its claim, and the volume that replaces the disk's own volume. A result is nil if
+// the object does not exist.
+func (p *wipePlay) wipeObjects(ctx context.Context) (job *batchv1.Job, claim *corev1.PersistentVolumeClaim,
 	standIn *corev1.PersistentVolume) {
 	GinkgoHelper()
 	find := func(o client.Object, namespace, name string) bool {
@@ -151,10 +151,10 @@ func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.P
 	return job, claim, standIn
 }
 
-// nothingIsWiped checks that no wipe runs and that the disk's own volume is unchanged.
-func (p *wipePlay) nothingIsWiped(ctx context.Context) {
+// expectNoWipe checks that no wipe runs and that the disk's own volume is unchanged.
+func (p *wipePlay) expectNoWipe(ctx context.Context) {
 	GinkgoHelper()
-	job, claim, standIn := p.wiped(ctx)
+	job, claim, standIn := p.wipeObjects(ctx)
 	Expect(job).To(BeNil())
 	Expect(claim).To(BeNil())
 	Expect(standIn).To(BeNil())
@@ -164,7 +164,7 @@ func (p *wipePlay) nothingIsWiped(ctx context.Context) {
 // ends sets the result of the Job.
 func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
 	GinkgoHelper()
-	job, _, _ := p.wiped(ctx)
+	job, _, _ := p.wipeObjects(ctx)
 	Expect(job).NotTo(BeNil())
 	endJob(ctx, job, kind, "")
 	p.settleAll(ctx)
@@ -176,7 +176,7 @@ func (p *wipePlay) settleAll(ctx context.Context) {
 	GinkgoHelper()
 	for range 10 {
 		p.settle(ctx)
-		job, claim, _ := p.wiped(ctx)
+		job, claim, _ := p.wipeObjects(ctx)
 		if job != nil && job.DeletionTimestamp != nil {
 			job.Finalizers = nil
 			Expect(client.IgnoreNotFound(api.Update(ctx, job))).To(Succeed())
@@ -193,11 +193,11 @@ var _ = Describe("A released disk", func() {
 	BeforeEach(func(ctx context.Context) { p = newWipePlay(ctx) })
 
 	It("is wiped by a Job after two acts, and is free then", both("the Job is accepted"), func(ctx context.Context) {
-		Expect(p.isIn(ctx, v1alpha1.DiskReleased).Message).To(ContainSubstring("kubectl annotate pv " + p.volume +
+		Expect(p.expectState(ctx, v1alpha1.DiskReleased).Message).To(ContainSubstring("kubectl annotate pv " + p.volume +
 			" sheaf.dev/wipe=true"))
 		token := p.ask(ctx)
 		p.expectEvents("WipeAsked", "all data of claim "+p.Namespace+"/data-ssd-0-0")
-		p.nothingIsWiped(ctx)
+		p.expectNoWipe(ctx)
 		before := p.pv(ctx)
 
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
@@ -205,7 +205,7 @@ var _ = Describe("A released disk", func() {
 		Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.volume}, &corev1.PersistentVolume{}))).
 			To(BeTrue(),
 				"a claim could get it while it is wiped")
-		job, claim, standIn := p.wiped(ctx)
+		job, claim, standIn := p.wipeObjects(ctx)
 		Expect(standIn.Spec.Local.Path).To(Equal(p.device))
 		Expect(*standIn.Spec.VolumeMode).To(Equal(corev1.PersistentVolumeBlock))
 		Expect(standIn.Spec.NodeAffinity).To(Equal(before.Spec.NodeAffinity))
@@ -221,13 +221,13 @@ var _ = Describe("A released disk", func() {
 		Expect(pod.Volumes).To(ConsistOf(HaveField("VolumeSource", Equal(corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
 		}))), "it sees more than the disk")
-		p.isIn(ctx, v1alpha1.DiskWiping)
+		p.expectState(ctx, v1alpha1.DiskWiping)
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Wiping", "1 disk is")
 
 		p.ends(ctx, batchv1.JobComplete)
 		p.expectEvents("WipeDone")
-		p.isIn(ctx, v1alpha1.DiskFree)
-		p.nothingIsWiped(ctx)
+		p.expectState(ctx, v1alpha1.DiskFree)
+		p.expectNoWipe(ctx)
 		after := p.pv(ctx)
 		Expect(after.UID).NotTo(Equal(before.UID))
 		Expect(after.Annotations).To(Equal(map[string]string{workload.AnnotationDevice: p.device,
@@ -255,8 +255,8 @@ var _ = Describe("A released disk", func() {
 		By("another value")
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "yes"})
 		p.expectEvents("begin with")
-		p.isIn(ctx, v1alpha1.DiskReleased)
-		p.nothingIsWiped(ctx)
+		p.expectState(ctx, v1alpha1.DiskReleased)
+		p.expectNoWipe(ctx)
 	})
 
 	It("is not wiped where its volume changed between the two acts", func(ctx context.Context) {
@@ -268,13 +268,13 @@ var _ = Describe("A released disk", func() {
 		for _, key := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked, workload.AnnotationWipeConfirm} {
 			Expect(p.pv(ctx).Annotations).NotTo(HaveKey(key))
 		}
-		p.nothingIsWiped(ctx)
+		p.expectNoWipe(ctx)
 		By("and went again: what is on the disk is not what was asked about")
 		p.release(ctx, "data-ssd-0-0")
 		Expect(p.ask(ctx)).NotTo(Equal(token))
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
 		p.expectEvents("is not what was asked for")
-		p.nothingIsWiped(ctx)
+		p.expectNoWipe(ctx)
 	})
 
 	It("is not wiped where its volume changes while that begins", func(ctx context.Context) {
@@ -295,13 +295,13 @@ var _ = Describe("A released disk", func() {
 		})
 		p.settleAll(ctx)
 		Expect(raced).To(Equal(1))
-		p.isIn(ctx, v1alpha1.DiskReleased)
-		p.nothingIsWiped(ctx)
+		p.expectState(ctx, v1alpha1.DiskReleased)
+		p.expectNoWipe(ctx)
 	})
 
 	It("is not wiped while it is free or meant for a claim", func(ctx context.Context) {
 		p.annotate(ctx, map[string]string{workload.AnnotationRelease: "true", workload.AnnotationWipe: "true"})
-		p.isIn(ctx, v1alpha1.DiskFree)
+		p.expectState(ctx, v1alpha1.DiskFree)
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
 		p.expectEvents("the disk is Free")
 		p.claim(ctx, p.Namespace, "data-ssd-1-0")
@@ -309,8 +309,8 @@ var _ = Describe("A released disk", func() {
 		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true",
 			workload.AnnotationWipeConfirm: workload.WipeToken(p.pv(ctx))})
 		p.expectEvents("the disk is Reserved")
-		p.isIn(ctx, v1alpha1.DiskReserved)
-		p.nothingIsWiped(ctx)
+		p.expectState(ctx, v1alpha1.DiskReserved)
+		p.expectNoWipe(ctx)
 	})
 
 	It("is left alone by an operator that does not know where to run the Job, and beside a volume of somebody else",
@@ -337,17 +337,17 @@ var _ = Describe("A released disk", func() {
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: p.ask(ctx)})
 		p.ends(ctx, batchv1.JobFailed)
 		name := workload.WipeName(p.volume)
-		Expect(p.isIn(ctx, v1alpha1.DiskWipeFailed).Message).To(ContainSubstring("delete job " + name))
+		Expect(p.expectState(ctx, v1alpha1.DiskWipeFailed).Message).To(ContainSubstring("delete job " + name))
 		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "WipeFailed", "logs job/"+name)
-		job, _, _ := p.wiped(ctx)
+		job, _, _ := p.wipeObjects(ctx)
 		job.Finalizers = nil
 		Expect(api.Update(ctx, job)).To(Succeed())
 		Expect(api.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
 		p.settle(ctx)
-		p.isIn(ctx, v1alpha1.DiskWiping)
+		p.expectState(ctx, v1alpha1.DiskWiping)
 		p.ends(ctx, batchv1.JobComplete)
-		p.isIn(ctx, v1alpha1.DiskFree)
-		p.nothingIsWiped(ctx)
+		p.expectState(ctx, v1alpha1.DiskFree)
+		p.expectNoWipe(ctx)
 	})
 
 	It("is wiped to the end where its disk is taken out of the DiskSet meanwhile", func(ctx context.Context) {
@@ -357,7 +357,7 @@ var _ = Describe("A released disk", func() {
 		Expect(api.Update(ctx, set)).To(Succeed())
 		p.settle(ctx)
 		p.ends(ctx, batchv1.JobComplete)
-		job, claim, standIn := p.wiped(ctx)
+		job, claim, standIn := p.wipeObjects(ctx)
 		Expect(job).To(BeNil())
 		Expect(claim).To(BeNil())
 		Expect(standIn).To(BeNil())
@@ -369,7 +369,7 @@ var _ = Describe("A released disk", func() {
 		Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
 		_, err := p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())
-		job, claim, standIn := p.wiped(ctx)
+		job, claim, standIn := p.wipeObjects(ctx)
 		Expect(job == nil || job.DeletionTimestamp != nil).To(BeTrue())
 		Expect(claim == nil || claim.DeletionTimestamp != nil).To(BeTrue())
 		Expect(standIn == nil || standIn.DeletionTimestamp != nil).To(BeTrue())

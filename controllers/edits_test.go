@@ -38,7 +38,7 @@ func editsOf(o client.Object) []edit {
 		}
 	}
 	e.walk("/spec", fields["spec"])
-	e.extras(o)
+	e.addExtras(o)
 	return e
 }
 
@@ -78,15 +78,15 @@ func (e *edits) walk(path string, value any) {
 			e.walk(at, value[n])
 		}
 		if len(value) > 0 {
-			e.add("add to "+path, []jsonOp{{Op: "add", Path: path + "/-", Value: another(value[0])}})
+			e.add("add to "+path, []jsonOp{{Op: "add", Path: path + "/-", Value: similarItem(value[0])}})
 		}
 	default:
-		e.add("change "+path, others(path, value)...)
+		e.add("change "+path, otherValues(path, value)...)
 	}
 }
 
-// another returns a new list item that resembles the given one.
-func another(item any) any {
+// similarItem returns a new list item that resembles the given one.
+func similarItem(item any) any {
 	switch item := item.(type) {
 	case map[string]any:
 		out := maps.Clone(item)
@@ -119,8 +119,8 @@ var words = [][]string{
 	{"metadata.name", "metadata.namespace", "status.podIP"},
 }
 
-// others returns patches that set a scalar field to other values that it could have.
-func others(path string, value any) (tries [][]jsonOp) {
+// otherValues returns patches that set a scalar field to other values that it could have.
+func otherValues(path string, value any) (tries [][]jsonOp) {
 	replace := func(v any) { tries = append(tries, []jsonOp{{Op: "replace", Path: path, Value: v}}) }
 	switch value := value.(type) {
 	case bool:
@@ -149,8 +149,8 @@ func others(path string, value any) (tries [][]jsonOp) {
 	return tries
 }
 
-// extras adds fields that the operator does not set.
-func (e *edits) extras(o client.Object) {
+// addExtras adds fields that the operator does not set.
+func (e *edits) addExtras(o client.Object) {
 	set := func(path string, value any, more ...jsonOp) {
 		e.add("set "+path, append(more, jsonOp{Op: "add", Path: path, Value: value}))
 	}

@@ -60,7 +60,7 @@ func (m *memo) remember(next http.RoundTripper) http.RoundTripper {
 		version, known := m.version[resource], m.answers[resource][key]
 		m.mu.Unlock()
 		if known != nil && known.version == version {
-			return known.again(r), nil
+			return known.replay(r), nil
 		}
 		response, err := next.RoundTrip(r)
 		if err != nil || response.StatusCode != http.StatusOK && response.StatusCode != http.StatusNotFound {
@@ -79,12 +79,12 @@ func (m *memo) remember(next http.RoundTripper) http.RoundTripper {
 			m.answers[resource] = map[string]*answer{}
 		}
 		m.answers[resource][key] = fresh
-		return fresh.again(r), nil
+		return fresh.replay(r), nil
 	})
 }
 
-// again returns the remembered answer as the response to another request.
-func (a *answer) again(r *http.Request) *http.Response {
+// replay returns the remembered answer as the response to another request.
+func (a *answer) replay(r *http.Request) *http.Response {
 	response := a.head
 	response.Request, response.Header, response.Body = r, a.head.Header.Clone(), io.NopCloser(bytes.NewReader(a.body))
 	return &response

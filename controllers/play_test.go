@@ -310,8 +310,8 @@ func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*recordv1.ShardSta
 	return report, nil
 }
 
-// says changes all later reports of the shard. If change is nil, the shard reports that it serves.
-func (p *play) says(shard string, change func(*recordv1.ShardStatus)) {
+// setReport changes all later reports of the shard. If change is nil, the shard reports that it serves.
+func (p *play) setReport(shard string, change func(*recordv1.ShardStatus)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reports[shard] = change

@@ -180,7 +180,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 		}),
 		Entry("whose pods are not made", "Pending", func(context.Context, *poolPlay) {}),
 		Entry("with the disk of another store", "Foreign", func(ctx context.Context, p *poolPlay) {
-			p.says("ssd-0", func(r *recordv1.ShardStatus) { r.Shard.State = recordv1.ShardState_SHARD_STATE_FOREIGN })
+			p.setReport("ssd-0", func(r *recordv1.ShardStatus) { r.Shard.State = recordv1.ShardState_SHARD_STATE_FOREIGN })
 			p.settle(ctx, 0)
 		}),
 		Entry("with a shard that does not answer", "Unreachable", func(ctx context.Context, p *poolPlay) {

@@ -40,8 +40,8 @@ func (a *fakeArchiver) Report(context.Context, string) (*archiving.Report, error
 	return a.report, nil
 }
 
-// says sets the report of the archiver.
-func (a *fakeArchiver) says(lag time.Duration, trouble *archiving.Trouble) {
+// setReport sets the report of the archiver.
+func (a *fakeArchiver) setReport(lag time.Duration, trouble *archiving.Trouble) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	seconds, through := lag.Seconds(), time.Now().Add(-lag)
@@ -76,8 +76,8 @@ func (p *archivePlay) archive(ctx context.Context, name string,
 	return a
 }
 
-// reconciled reconciles an archive, and returns its conditions as "Status Reason".
-func (p *archivePlay) reconciled(ctx context.Context, a *v1alpha1.RecordArchive) map[string]string {
+// reconcileConditions reconciles an archive, and returns its conditions as "Status Reason".
+func (p *archivePlay) reconcileConditions(ctx context.Context, a *v1alpha1.RecordArchive) map[string]string {
 	GinkgoHelper()
 	p.archives.ForgetWrites()
 	_, err := p.archives.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(a)})
@@ -128,13 +128,13 @@ var _ = Describe("The archive of a store", func() {
 		func(ctx context.Context) {
 			a := p.archive(ctx, "offsite", withSecret)
 			By("no store")
-			Expect(p.reconciled(ctx, a)).To(HaveKeyWithValue("Stalled", "True StoreUnknown"))
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("Stalled", "True StoreUnknown"))
 			p.running(ctx, 2)
 			By("no Secret")
-			Expect(p.reconciled(ctx, a)).To(HaveKeyWithValue("Stalled", "True SecretMissing"))
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("Stalled", "True SecretMissing"))
 			Expect(api.Create(ctx, secret("first"))).To(Succeed())
 			By("a pod that nobody has started yet")
-			Expect(p.reconciled(ctx, a)).To(HaveKeyWithValue("Archiving", "False PodMissing"))
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("Archiving", "False PodMissing"))
 			template := p.deployment(ctx).Spec.Template
 			Expect(template.Spec.Containers[0].Args).To(ContainElements("run", "s3://backups/quotes", "--stay",
 				"--interval=10s", "--tls-dir=/etc/sheaf/tls"))
@@ -145,15 +145,15 @@ var _ = Describe("The archive of a store", func() {
 
 			By("it archives")
 			p.start(ctx)
-			p.archiver.says(4*time.Second, nil)
-			Expect(p.reconciled(ctx, a)).To(And(HaveKeyWithValue("Ready", "True Ready"),
+			p.archiver.setReport(4*time.Second, nil)
+			Expect(p.reconcileConditions(ctx, a)).To(And(HaveKeyWithValue("Ready", "True Ready"),
 				HaveKeyWithValue("Archiving", "True Archiving"), HaveKeyWithValue("ArchiveCurrent", "True Current")))
 			Expect(a.Status.Groups).To(Equal(int32(8)))
 			Expect(a.Status.ArchivedThrough.Time).To(BeTemporally("~", time.Now(), time.Minute))
 
 			By("the bucket is away")
-			p.archiver.says(2*time.Minute, &archiving.Trouble{Reason: "Away", Message: "nothing answers"})
-			Expect(p.reconciled(ctx, a)).To(And(HaveKeyWithValue("Ready", "False Away"),
+			p.archiver.setReport(2*time.Minute, &archiving.Trouble{Reason: "Away", Message: "nothing answers"})
+			Expect(p.reconcileConditions(ctx, a)).To(And(HaveKeyWithValue("Ready", "False Away"),
 				HaveKeyWithValue("Archiving", "False Away"), HaveKeyWithValue("ArchiveCurrent", "False Behind")))
 
 			By("new credentials replace the pod")
@@ -161,30 +161,30 @@ var _ = Describe("The archive of a store", func() {
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "bucket"}, changed)).To(Succeed())
 			changed.Data = secret("second").Data
 			Expect(api.Update(ctx, changed)).To(Succeed())
-			p.reconciled(ctx, a)
+			p.reconcileConditions(ctx, a)
 			Expect(p.deployment(ctx).Spec.Template.Annotations).NotTo(Equal(template.Annotations))
 
 			By("another account")
 			Expect(api.Get(ctx, client.ObjectKeyFromObject(a), a)).To(Succeed())
 			a.Spec.CredentialsSecretRef, a.Spec.ServiceAccountName = nil, "sheaf-archive-quotes"
 			Expect(api.Update(ctx, a)).To(Succeed())
-			p.reconciled(ctx, a)
+			p.reconcileConditions(ctx, a)
 			spec := p.deployment(ctx).Spec.Template.Spec
 			Expect(spec.ServiceAccountName).To(Equal("sheaf-archive-quotes"))
 			Expect(spec.Containers[0].Env).To(BeEmpty())
 			By("and none again")
 			a.Spec.ServiceAccountName = ""
 			Expect(api.Update(ctx, a)).To(Succeed())
-			p.reconciled(ctx, a)
+			p.reconcileConditions(ctx, a)
 			Expect(p.deployment(ctx).Spec.Template.Spec.ServiceAccountName).To(Equal("default"))
 		})
 
 	It("is the only one of its store", func(ctx context.Context) {
 		p.running(ctx, 1)
 		first := p.archive(ctx, "a")
-		Expect(p.reconciled(ctx, first)).To(HaveKeyWithValue("Archiving", "False PodMissing"))
+		Expect(p.reconcileConditions(ctx, first)).To(HaveKeyWithValue("Archiving", "False PodMissing"))
 		second := p.archive(ctx, "b")
-		Expect(p.reconciled(ctx, second)).To(And(HaveKeyWithValue("Stalled", "True StoreHasArchive"),
+		Expect(p.reconcileConditions(ctx, second)).To(And(HaveKeyWithValue("Stalled", "True StoreHasArchive"),
 			HaveKeyWithValue("Archiving", "False StoreHasArchive")))
 		Expect(metav1.IsControlledBy(p.deployment(ctx), first)).To(BeTrue())
 		Expect(meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionStalled).Message).To(
@@ -200,7 +200,7 @@ var _ = Describe("The archive of a store", func() {
 		}
 		before := args()
 		a := p.archive(ctx, "a")
-		p.reconciled(ctx, a)
+		p.reconcileConditions(ctx, a)
 		p.settle(ctx)
 		Expect(args()).To(Equal(before))
 		a.Spec.Hold = &v1alpha1.ArchiveHold{MaxBytes: new(resource.MustParse("20Gi"))}
@@ -216,13 +216,13 @@ var _ = Describe("The archive of a store", func() {
 		p.running(ctx, 1)
 		p.archives.Image = ""
 		a := p.archive(ctx, "a")
-		Expect(p.reconciled(ctx, a)).To(HaveKeyWithValue("Stalled", "True NoImage"))
+		Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("Stalled", "True NoImage"))
 		d := &appsv1.Deployment{}
 		err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive"}, d)
 		Expect(apierrors.IsNotFound(err)).To(BeTrue())
 		a.Spec.Image = "mine:1"
 		Expect(api.Update(ctx, a)).To(Succeed())
-		p.reconciled(ctx, a)
+		p.reconcileConditions(ctx, a)
 		Expect(p.deployment(ctx).Spec.Template.Spec.Containers[0].Image).To(Equal("mine:1"))
 	})
 })

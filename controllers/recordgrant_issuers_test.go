@@ -81,8 +81,8 @@ func (p *fakeIssuer) rotate(id string) {
 	p.keys = map[string]*ecdsa.PrivateKey{id: key}
 }
 
-// read returns how many times the keys were read.
-func (p *fakeIssuer) read() int {
+// readCount returns how many times the keys were read.
+func (p *fakeIssuer) readCount() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.reads
@@ -173,7 +173,7 @@ var _ = Describe("Issuers of tokens", func() {
 			p.settle(ctx)
 			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionTrue, "KeysRead", "keys of 1 issuer are")
 			Expect(who("one", "ada|7@example.org")).To(Equal("may"))
-			Expect(issuer.read()).To(Equal(1))
+			Expect(issuer.readCount()).To(Equal(1))
 
 			By("another key: one read, not a storm")
 			issuer.rotate("two")
@@ -182,11 +182,11 @@ var _ = Describe("Issuers of tokens", func() {
 				unknown += 100
 				reconcile()
 			}
-			Expect(issuer.read()).To(Equal(1), "read again within a minute")
+			Expect(issuer.readCount()).To(Equal(1), "read again within a minute")
 			now = now.Add(time.Minute)
 			reconcile()
 			reconcile()
-			Expect(issuer.read()).To(Equal(2))
+			Expect(issuer.readCount()).To(Equal(2))
 			Expect(who("two", "ada")).To(Equal("may"))
 			// Since the last read, no process has received a token signed with an unknown key, so the keys need not be read
 			// again.
@@ -194,11 +194,11 @@ var _ = Describe("Issuers of tokens", func() {
 				now = now.Add(2 * time.Minute)
 				reconcile()
 			}
-			Expect(issuer.read()).To(Equal(2))
+			Expect(issuer.readCount()).To(Equal(2))
 			before := writeCount.Load()
 			now = now.Add(time.Hour)
 			reconcile()
-			Expect(issuer.read()).To(Equal(3), "keys are read every hour")
+			Expect(issuer.readCount()).To(Equal(3), "keys are read every hour")
 			Expect(writeCount.Load()).To(Equal(before))
 
 			By("it is silent, also for an operator that has just started")
@@ -273,7 +273,7 @@ var _ = Describe("Issuers of tokens", func() {
 			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Access = nil })
 			reconcile()
 			p.settle(ctx)
-			p.absent(ctx, v1alpha1.ConditionIssuersReady)
+			p.expectAbsent(ctx, v1alpha1.ConditionIssuersReady)
 			Expect(table().Issuers).To(HaveLen(1))
 		})
 })

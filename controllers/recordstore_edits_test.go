@@ -98,8 +98,8 @@ func (p *storePlay) heal(ctx context.Context) {
 	}
 }
 
-// edited performs the chosen edits of all objects, and then checks that the operator restores all objects.
-func (p *storePlay) edited(ctx context.Context, made []client.Object, choose func(n int) []edit) (done int) {
+// editAndHeal performs the chosen edits of all objects, and then checks that the operator restores all objects.
+func (p *storePlay) editAndHeal(ctx context.Context, made []client.Object, choose func(n int) []edit) (done int) {
 	GinkgoHelper()
 	names := make([][]string, len(made))
 	for n, o := range made {
@@ -183,7 +183,7 @@ var _ = Describe("What is edited by hand", func() {
 				packed = 1
 			}
 			for at := 0; at < most; at += packed {
-				singles += p.edited(ctx, made, func(n int) []edit {
+				singles += p.editAndHeal(ctx, made, func(n int) []edit {
 					return all[n][min(at, len(all[n])):min(at+packed, len(all[n]))]
 				})
 			}
@@ -193,7 +193,7 @@ var _ = Describe("What is edited by hand", func() {
 			}
 			pairs := 0
 			for range 40 {
-				pairs += p.edited(ctx, made, func(n int) []edit {
+				pairs += p.editAndHeal(ctx, made, func(n int) []edit {
 					return []edit{all[n][random.IntN(len(all[n]))], all[n][random.IntN(len(all[n]))]}
 				})
 			}

@@ -235,9 +235,9 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	return has, nil
 }
 
-// moves reports whether a group can move to its target now. For this, a majority of the group's copies and all shards
+// canMove reports whether a group can move to its target now. For this, a majority of the group's copies and all shards
 // of the target have to be alive.
-func moves(g placement.Group, target placement.Target, alive []string) bool {
+func canMove(g placement.Group, target placement.Target, alive []string) bool {
 	up := 0
 	for _, m := range g.Members {
 		if slices.Contains(alive, m.Shard) {

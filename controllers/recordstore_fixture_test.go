@@ -240,7 +240,7 @@ func (p *storePlay) playShards(ctx context.Context) {
 	Expect(err).NotTo(HaveOccurred())
 	for _, shard := range shards {
 		groups := has[shard]
-		p.says(shard, func(r *recordv1.ShardStatus) {
+		p.setReport(shard, func(r *recordv1.ShardStatus) {
 			// Each shard claims to lead all of its groups; this is harmless, because these tests do not count records.
 			for _, g := range groups {
 				r.Groups = append(r.Groups, &recordv1.Group{Group: g, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true})
@@ -285,8 +285,8 @@ func (p *storePlay) expect(ctx context.Context, kind string, status metav1.Condi
 	}
 }
 
-// absent checks that conditions are absent.
-func (p *storePlay) absent(ctx context.Context, kinds ...string) {
+// expectAbsent checks that conditions are absent.
+func (p *storePlay) expectAbsent(ctx context.Context, kinds ...string) {
 	GinkgoHelper()
 	for _, kind := range kinds {
 		Expect(meta.FindStatusCondition(p.get(ctx).Status.Conditions, kind)).To(BeNil(), "%s: %v", kind, p.words(ctx))
@@ -296,7 +296,7 @@ func (p *storePlay) absent(ctx context.Context, kinds ...string) {
 func (p *storePlay) ready(ctx context.Context) {
 	GinkgoHelper()
 	p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
-	p.absent(ctx, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
+	p.expectAbsent(ctx, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
 }
 
 // holds returns the UID and the number of groups that etcd holds for the store.

@@ -23,8 +23,8 @@ func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	wait()
 }
 
-// end returns the state at the end of a story, without the parts that differ between namespaces.
-func (p *storePlay) end(ctx context.Context) map[string]string {
+// finalState returns the state at the end of a story, without the parts that differ between namespaces.
+func (p *storePlay) finalState(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	store := p.get(ctx)
 	uid, groups := p.holds(ctx)
@@ -75,7 +75,7 @@ var _ = Describe("The store's controller", func() {
 				}
 			}
 		})
-		return p.end(ctx), writes + k.writes, p.started
+		return p.finalState(ctx), writes + k.writes, p.started
 	}
 
 	It("comes to the same end when it is killed after any of its writes", func(ctx context.Context) {
@@ -106,7 +106,7 @@ var _ = Describe("The store's controller", func() {
 				history = history[max(0, len(history)-behind-1):]
 			}
 		})
-		Expect(p.end(ctx)).To(Equal(want))
+		Expect(p.finalState(ctx)).To(Equal(want))
 		Expect(p.started).To(Equal(started))
 	})
 })

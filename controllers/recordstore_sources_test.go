@@ -150,8 +150,8 @@ func useProvided(s *v1alpha1.RecordStore) {
 		SecretPrefix: "given-"}}
 }
 
-// opened reports whether any process of the store is running or could be started.
-func (p *storePlay) opened(ctx context.Context) bool {
+// hasProcesses reports whether any process of the store is running or could be started.
+func (p *storePlay) hasProcesses(ctx context.Context) bool {
 	GinkgoHelper()
 	var sets appsv1.StatefulSetList
 	var deployments appsv1.DeploymentList
@@ -211,7 +211,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			p.pool(ctx, 2)
 			p.rounds(ctx, 3)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertManagerMissing", "install cert-manager")
-			Expect(p.opened(ctx)).To(BeFalse())
+			Expect(p.hasProcesses(ctx)).To(BeFalse())
 
 			p.installCertManager(ctx)
 			cert := &issuers{play: p, by: map[string]*authority.Authority{}}
@@ -224,7 +224,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			p.rounds(ctx, 3)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertificateNotReady",
 				"issuer ca not found by quotes-gateway-tls-server")
-			Expect(p.opened(ctx)).To(BeFalse())
+			Expect(p.hasProcesses(ctx)).To(BeFalse())
 			Expect(p.get(ctx).Status.TLS.Bundle).To(BeEmpty())
 
 			By("an issuer that tells no authority")
@@ -232,7 +232,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			p.rounds(ctx, 3)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "IssuerWithoutAuthority",
 				"quotes-gateway-tls-server has no ca.crt", "ACME")
-			Expect(p.opened(ctx)).To(BeFalse())
+			Expect(p.hasProcesses(ctx)).To(BeFalse())
 
 			By("one that does")
 			cert.by["ca"], cert.change = newAuthority("ca"), nil
@@ -281,7 +281,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			p.create(ctx, useCertManager("ca"))
 			p.rounds(ctx, 2)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertManagerForbidden", "certManager.enabled")
-			Expect(p.opened(ctx)).To(BeFalse())
+			Expect(p.hasProcesses(ctx)).To(BeFalse())
 		})
 
 	It("take the place of the operator's, of another issuer's, and give it back: step by step, and nothing restarts",
@@ -351,7 +351,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			p.rounds(ctx, 3)
 			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretMissing",
 				"Secret given-gateway does not exist", "/gateway")
-			Expect(p.opened(ctx)).To(BeFalse())
+			Expect(p.hasProcesses(ctx)).To(BeFalse())
 			own, other := newAuthority("own"), newAuthority("other")
 			uid, err := uuid.Parse(p.get(ctx).Status.StoreUID)
 			Expect(err).NotTo(HaveOccurred())

@@ -102,7 +102,7 @@ var _ = Describe("A store", func() {
 			"--shards=ssd-0-0.ssd."+p.Namespace+".svc:7610", "--yes")
 		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "PlacementLost")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "PlacementLost")
-		p.absent(ctx, v1alpha1.ConditionReconciling)
+		p.expectAbsent(ctx, v1alpha1.ConditionReconciling)
 		Expect(p.takeEvents()).To(ContainElement(HavePrefix("Warning PlacementLost")))
 		result, err := p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())
@@ -354,7 +354,7 @@ var _ = Describe("A store", func() {
 		var claim corev1.PersistentVolumeClaim
 		object(ctx, "data-quotes-etcd-0", &claim)
 		Expect(claim.Spec.Resources.Requests.Storage().String()).To(Equal("2Gi"))
-		p.absent(ctx, v1alpha1.ConditionVolumesGrown)
+		p.expectAbsent(ctx, v1alpha1.ConditionVolumesGrown)
 		Expect(p.started["quotes-etcd"]).To(Equal(1))
 	})
 })

@@ -597,7 +597,7 @@ var _ = Describe("The certificates of a store", func() {
 			second.pool(ctx, 1)
 			second.rounds(ctx, 4)
 			second.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "KindTooOld")
-			Expect(second.opened(ctx)).To(BeFalse())
+			Expect(second.hasProcesses(ctx)).To(BeFalse())
 
 			By("the kind of this version")
 			restore()

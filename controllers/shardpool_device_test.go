@@ -32,7 +32,7 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 
 	It("shows the rate and what loads reach of it, and keeps it when the Job is gone", func(ctx context.Context) {
 		ended := time.Now().Truncate(time.Second)
-		p.says("ssd-0", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-0", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Load = recordv1.ShardState_SHARD_STATE_LOADING, &recordv1.Load{BytesTotal: 4 << 30,
 				BytesDone:      1 << 30,
 				BytesPerSecond: 1 << 30, EtaSeconds: 3}

@@ -36,7 +36,7 @@ var _ = Describe("A pool whose etcd is away", func() {
 		Expect(condition(v1alpha1.ConditionReady).Status).To(Equal(metav1.ConditionTrue), "the shards serve")
 
 		By("a shard that starts then")
-		p.says("ssd-1", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-1", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_PENDING, "etcd does not answer: deadline exceeded"
 		})
 		p.settle(ctx)
@@ -48,7 +48,7 @@ var _ = Describe("A pool whose etcd is away", func() {
 
 		By("etcd coming back")
 		p.NoKubelet, p.away = false, false
-		p.says("ssd-1", nil)
+		p.setReport("ssd-1", nil)
 		p.settle(ctx)
 		Expect(condition(v1alpha1.ConditionEtcdReady).Status).To(Equal(metav1.ConditionTrue))
 		Expect(condition(v1alpha1.ConditionReady).Status).To(Equal(metav1.ConditionTrue))

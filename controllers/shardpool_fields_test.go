@@ -157,7 +157,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 					continue
 				}
 				By(field.name)
-				p.back(ctx, field.name, field.changes, func() {
+				p.changeAndRevert(ctx, field.name, field.changes, func() {
 					pool := p.get(ctx, "ssd")
 					before := pool.Spec.DeepCopy()
 					field.change(pool)
@@ -170,7 +170,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 					continue
 				}
 				By("store: " + field.name)
-				p.back(ctx, field.name, field.changes, func() {
+				p.changeAndRevert(ctx, field.name, field.changes, func() {
 					p.changeStore(ctx, func(*v1alpha1.RecordStore) {})
 					before := p.store.Spec.DeepCopy()
 					p.changeStore(ctx, field.change)
@@ -180,9 +180,9 @@ var _ = Describe("Every field of a pool's spec", func() {
 		})
 })
 
-// back makes a change, checks whether the objects change accordingly, reverts the change, and checks that the objects
-// are restored.
-func (p *poolPlay) back(ctx context.Context, name string, changes bool, change func()) {
+// changeAndRevert makes a change, checks whether the objects change accordingly, reverts the change, and checks that
+// the objects are restored.
+func (p *poolPlay) changeAndRevert(ctx context.Context, name string, changes bool, change func()) {
 	GinkgoHelper()
 	before := p.specs(ctx)
 	change()

@@ -19,7 +19,7 @@ var _ = Describe("Groups that are not well", func() {
 		p.running(ctx, 2)
 		p.away = true // from now on, the test itself sets the reports of the shards
 		groups := func(shard int, change func(*recordv1.ShardStatus)) {
-			p.says(fmt.Sprintf("ssd-%d", shard), func(r *recordv1.ShardStatus) {
+			p.setReport(fmt.Sprintf("ssd-%d", shard), func(r *recordv1.ShardStatus) {
 				for n := range 4 {
 					r.Groups = append(r.Groups, &recordv1.Group{Group: fmt.Sprint(4*shard + n),
 						State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true,
@@ -53,7 +53,7 @@ var _ = Describe("Groups that are not well", func() {
 			"group 6 of shard ssd-1: bring the old volume back")
 
 		By("a disk that is lost: so are all its groups")
-		p.says("ssd-1", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-1", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
 		})
 		p.settle(ctx)

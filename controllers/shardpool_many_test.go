@@ -88,7 +88,7 @@ var _ = Describe("Forty shards in one pool", func() {
 		p.r = p.reconciler(made.client())
 		p.r.Live = liveReader{operatorClient, &made}
 		for n := range shards {
-			p.says(fmt.Sprintf("ssd-%d", n), func(r *recordv1.ShardStatus) {
+			p.setReport(fmt.Sprintf("ssd-%d", n), func(r *recordv1.ShardStatus) {
 				r.Groups = make([]*recordv1.Group, 256)
 				for g := range r.Groups {
 					r.Groups[g] = &recordv1.Group{Group: fmt.Sprint(256*int(n) + g),

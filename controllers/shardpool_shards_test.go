@@ -61,7 +61,7 @@ var _ = Describe("Shards", func() {
 		Expect(shards(ctx)).To(And(HaveLen(3), HaveKey("ssd-0"), HaveKey("ssd-2"), HaveKey("hdd-0")))
 
 		By("one that is to go and still holds groups")
-		p.says("ssd-2", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-2", func(r *recordv1.ShardStatus) {
 			r.Groups = []*recordv1.Group{{Group: "1", State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true}}
 		})
 		p.settle(ctx, 0)
@@ -72,7 +72,7 @@ var _ = Describe("Shards", func() {
 		Expect(shard(ctx, "ssd-2").Status.State).To(Equal(v1alpha1.ShardDraining))
 
 		By("a state")
-		p.says("ssd-0", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-0", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "it needs more"
 		})
 		p.settle(ctx, 0)
@@ -243,7 +243,7 @@ var _ = Describe("Shards", func() {
 		p.r.Now = func() time.Time { return now }
 		records := int64(10)
 		for _, name := range []string{"ssd-0", "ssd-1"} {
-			p.says(name, func(r *recordv1.ShardStatus) {
+			p.setReport(name, func(r *recordv1.ShardStatus) {
 				r.Groups = []*recordv1.Group{{Group: name, State: recordv1.GroupState_GROUP_STATE_SERVING, Leader: true,
 					Records:     records,
 					StoredBytes: 100 * records}}
@@ -273,7 +273,7 @@ var _ = Describe("Shards", func() {
 		writes, seen = look(5 * time.Second)
 		Expect([]int64{int64(writes), seen}).To(Equal([]int64{3, 34}), "30 s after a write")
 
-		p.says("ssd-1", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-1", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "it needs more"
 		})
 		writes, _ = look(time.Second)

@@ -74,25 +74,25 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	It("shows progress, and is ready when all is loaded", func(ctx context.Context) {
-		p.says("ssd-0", loading(20))
+		p.setReport("ssd-0", loading(20))
 		p.settledPool(ctx, "ssd", 1)
 		p.expect(ctx, "ssd", v1alpha1.ConditionLoaded, metav1.ConditionFalse, "Loading", "20%")
 		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Loading")
 		Expect(p.get(ctx, "ssd").Status.Load).To(Equal("20% 10B/s"))
-		p.says("ssd-0", nil)
+		p.setReport("ssd-0", nil)
 		p.settle(ctx, 0)
 		p.ready(ctx, "ssd")
 		Expect(p.get(ctx, "ssd").Status.Load).To(BeEmpty())
 	})
 
 	It("names both sides in conditions", func(ctx context.Context) {
-		p.says("ssd-0", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-0", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_FILE_SYSTEM_MISMATCH, "is ext3, asked for is ext4"
 		})
-		p.says("ssd-1", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-1", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "needs 3GiB, has 1GiB"
 		})
-		p.says("ssd-2", func(r *recordv1.ShardStatus) { r.Shard.FreeBytes = 40 << 20 })
+		p.setReport("ssd-2", func(r *recordv1.ShardStatus) { r.Shard.FreeBytes = 40 << 20 })
 		p.settledPool(ctx, "ssd", 3)
 		p.expect(ctx, "ssd", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch", "ssd-0",
 			"ext3", "ext4")
@@ -137,7 +137,7 @@ var _ = Describe("ShardPool", func() {
 	It("lets a shard start on another volume only when a person gives up the old one", func(ctx context.Context) {
 		p.settledPool(ctx, "ssd", 1)
 		first := p.uids(ctx)
-		p.says("ssd-0", func(r *recordv1.ShardStatus) {
+		p.setReport("ssd-0", func(r *recordv1.ShardStatus) {
 			r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
 			r.Shard.VolumeUuid, r.Shard.StoreUuid = "", ""
 		})
@@ -150,7 +150,7 @@ var _ = Describe("ShardPool", func() {
 		})
 		Expect(p.round(ctx)).To(Succeed())
 		Expect(p.round(ctx)).To(Succeed())
-		p.says("ssd-0", func(r *recordv1.ShardStatus) { r.Shard.VolumeUuid = "uuid-new" })
+		p.setReport("ssd-0", func(r *recordv1.ShardStatus) { r.Shard.VolumeUuid = "uuid-new" })
 		p.settle(ctx, 0)
 		p.ready(ctx, "ssd")
 		Expect(p.uids(ctx)).NotTo(Equal(first))
@@ -163,13 +163,13 @@ var _ = Describe("ShardPool", func() {
 			p.settledPool(ctx, "ssd", 1)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 3 })
 			p.settle(ctx, 0)
-			p.says("ssd-2", holding(5))
+			p.setReport("ssd-2", holding(5))
 			p.settle(ctx, 0)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
 			p.settle(ctx, 0)
 			p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "ShardHoldsGroups", "ssd-2", "5 groups")
 			Expect(p.uids(ctx)).To(And(HaveLen(2), HaveKey("ssd-0-0"), HaveKey("ssd-2-0")))
-			p.says("ssd-2", nil)
+			p.setReport("ssd-2", nil)
 			p.settle(ctx, 0)
 			p.ready(ctx, "ssd")
 			Expect(p.uids(ctx)).To(And(HaveLen(1), HaveKey("ssd-0-0")))
@@ -187,7 +187,7 @@ var _ = Describe("ShardPool", func() {
 
 	It("does not remove a shard that got a group since", func(ctx context.Context) {
 		p.settledPool(ctx, "ssd", 2)
-		p.says("ssd-1", holding(1))
+		p.setReport("ssd-1", holding(1))
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
 		p.settle(ctx, 0)
 		Expect(p.uids(ctx)).To(HaveKey("ssd-1-0"))
@@ -354,7 +354,7 @@ var _ = Describe("ShardPool", func() {
 
 		It("is refused while the store lives and needs its groups", both("what a finalizer keeps"),
 			func(ctx context.Context) {
-				p.says("ssd-0", holding(3))
+				p.setReport("ssd-0", holding(3))
 				p.settledPool(ctx, "ssd", 1)
 				remove(ctx, p.get(ctx, "ssd"))
 				p.settle(ctx, 0)
@@ -368,7 +368,7 @@ var _ = Describe("ShardPool", func() {
 			})
 
 		It("is forced by an annotation", func(ctx context.Context) {
-			p.says("ssd-0", holding(3))
+			p.setReport("ssd-0", holding(3))
 			p.settledPool(ctx, "ssd", 1)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
 				pool.Annotations = map[string]string{v1alpha1.AnnotationDeleteWithGroups: "true"}
@@ -404,7 +404,7 @@ var _ = Describe("ShardPool", func() {
 		It("deletes claims where the store says so, even when the store is gone first", both("rights on claims"),
 			func(ctx context.Context) {
 				p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete })
-				p.says("ssd-0", holding(3))
+				p.setReport("ssd-0", holding(3))
 				p.settledPool(ctx, "ssd", 2)
 				remove(ctx, p.store)
 				remove(ctx, p.get(ctx, "ssd"))
@@ -415,7 +415,7 @@ var _ = Describe("ShardPool", func() {
 			})
 
 		It("of the namespace waits for nothing", needs("namespaces that end"), func(ctx context.Context) {
-			p.says("ssd-0", holding(3))
+			p.setReport("ssd-0", holding(3))
 			p.settledPool(ctx, "ssd", 1)
 			remove(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}})
 			before := maps.Clone(p.uids(ctx))

@@ -46,7 +46,7 @@ var _ = Describe("An update", func() {
 	It("restarts one shard of the store at a time, and waits until it has loaded", both("a life of an update"),
 		func(ctx context.Context) {
 			for _, shard := range []string{"a-0", "a-1", "b-0"} {
-				p.says(shard, func(r *recordv1.ShardStatus) {
+				p.setReport(shard, func(r *recordv1.ShardStatus) {
 					if p.started[shard] > 1 {
 						loading(50)(r)
 					}
@@ -60,14 +60,14 @@ var _ = Describe("An update", func() {
 				By("the next one, when that has loaded")
 				for shard, name := range images(ctx) {
 					if name == "sheaf:2" {
-						p.says(shard, nil)
+						p.setReport(shard, nil)
 					}
 				}
 				p.settle(ctx, 0)
 				Expect(updated(images(ctx), "sheaf:2")).To(Equal(2+n), "%v", images(ctx))
 			}
 			for _, shard := range []string{"a-0", "a-1", "b-0"} {
-				p.says(shard, nil)
+				p.setReport(shard, nil)
 			}
 			p.settle(ctx, 0)
 			p.ready(ctx, "a")
@@ -79,7 +79,7 @@ var _ = Describe("An update", func() {
 	It("stops at a shard that does not come up, keeps the template from the others, and rolls back",
 		func(ctx context.Context) {
 			for _, shard := range []string{"a-0", "a-1", "b-0"} {
-				p.says(shard, func(r *recordv1.ShardStatus) {
+				p.setReport(shard, func(r *recordv1.ShardStatus) {
 					if images(ctx)[shard] == "sheaf:bad" {
 						r.Shard.State, r.Shard.Message = recordv1.ShardState_SHARD_STATE_PENDING, "never comes up"
 					}

@@ -307,7 +307,7 @@ var _ = Describe("The status of a pool", func() {
 		result, err := p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(Equal(30 * time.Second))
-		p.says("ssd-0", func(r *recordv1.ShardStatus) { r.Shard.State = recordv1.ShardState_SHARD_STATE_DRAINING })
+		p.setReport("ssd-0", func(r *recordv1.ShardStatus) { r.Shard.State = recordv1.ShardState_SHARD_STATE_DRAINING })
 		result, err = p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(Equal(2 * time.Second))

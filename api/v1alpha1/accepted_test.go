@@ -198,7 +198,7 @@ func TestNumbersOfShards(t *testing.T) {
 			continue
 		}
 		met := false
-		for _, got := range complaints(t, err) {
+		for _, got := range fieldErrors(t, err) {
 			seenMessages.Store(got.message, true)
 			met = met || got.field == "spec."+test.field && strings.Contains(got.message, test.refused)
 		}

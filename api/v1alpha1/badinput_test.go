@@ -80,9 +80,9 @@ func (c badCase) check(t *testing.T, kind string) {
 	}
 	at := c.at
 	if at == "" {
-		at = dotted(c.field)
+		at = formatPath(c.field)
 	}
-	all := complaints(t, err)
+	all := fieldErrors(t, err)
 	met := false
 	for _, got := range all {
 		seenMessages.Store(got.message, true)
@@ -100,7 +100,7 @@ func TestEveryFieldHasACaseOfBadInput(t *testing.T) {
 		nodes, _ := schemaOf(t, kind)
 		covered := map[string]bool{}
 		for _, c := range cases {
-			covered[general(nodes, c.field)] = true
+			covered[schemaPath(nodes, c.field)] = true
 		}
 		for _, n := range nodes {
 			if n.leaf && n.typ != "boolean" && strings.HasPrefix(n.path, "spec/") && !covered[n.path] {
@@ -133,9 +133,9 @@ func everyRuleFires(t *testing.T, nodes []node, rootRules []string) {
 	}
 }
 
-// siblings returns the fields that the object needs in addition to the one at path. Without them, the API server
+// requiredFields returns the fields that the object needs in addition to the one at path. Without them, the API server
 // would not evaluate the rules for that field.
-func siblings(kind, path string) fields {
+func requiredFields(kind, path string) fields {
 	switch {
 	case strings.HasPrefix(path, "spec/etcd/external/"):
 		return external
@@ -188,8 +188,8 @@ func TestWrongType(t *testing.T) {
 					t.Fatalf("%s has type %q, which this test does not know", n.path, n.typ)
 				}
 				for _, value := range values {
-					path := concrete(n.path)
-					object, try := build(t, kind, siblings(kind, path)), tryCreate
+					path := objectPath(n.path)
+					object, try := build(t, kind, requiredFields(kind, path)), tryCreate
 					if strings.HasPrefix(path, "status") {
 						// The test changes the status of a stored object, because a new object has no status.
 						object, try = base.DeepCopy(), tryStatus
@@ -201,9 +201,9 @@ func TestWrongType(t *testing.T) {
 						continue
 					}
 					met := false
-					all := complaints(t, err)
+					all := fieldErrors(t, err)
 					for _, got := range all {
-						met = met || got.field == dotted(path) && strings.Contains(got.message, "must be of type")
+						met = met || got.field == formatPath(path) && strings.Contains(got.message, "must be of type")
 					}
 					if !met {
 						t.Errorf("%s = %v: want that its type is wrong, got %q", path, value, all)
@@ -233,17 +233,17 @@ func TestStrangeText(t *testing.T) {
 				if n.typ != "string" || !strings.HasPrefix(n.path, "spec/") || freeText[n.path] {
 					continue
 				}
-				path := concrete(n.path)
+				path := objectPath(n.path)
 				for _, text := range texts {
-					_, err := tryCreate(build(t, kind, siblings(kind, path), fields{path: text}))
+					_, err := tryCreate(build(t, kind, requiredFields(kind, path), fields{path: text}))
 					if err == nil {
 						t.Errorf("%s = %q: accepted", path, text)
 						continue
 					}
 					met := false
-					all := complaints(t, err)
+					all := fieldErrors(t, err)
 					for _, got := range all {
-						met = met || got.field != "spec" && strings.HasPrefix(dotted(path), got.field)
+						met = met || got.field != "spec" && strings.HasPrefix(formatPath(path), got.field)
 					}
 					if !met {
 						t.Errorf("%s = %.20q: the error does not name the field: %q", path, text, all)
@@ -273,7 +273,7 @@ func TestAcceptedDecodes(t *testing.T) {
 				continue
 			}
 			for _, text := range texts {
-				if got, err := tryCreate(build(t, kind, fields{concrete(n.path): text})); err == nil {
+				if got, err := tryCreate(build(t, kind, fields{objectPath(n.path): text})); err == nil {
 					accepted++
 					decode(t, got)
 				}

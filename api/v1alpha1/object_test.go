@@ -113,7 +113,7 @@ func apply(t *testing.T, object *unstructured.Unstructured, edit fields) {
 // for /.
 func set(node any, path []string, value any) (any, error) {
 	if len(path) == 0 {
-		return plain(value), nil
+		return toJSONTypes(value), nil
 	}
 	step := strings.ReplaceAll(path[0], "~1", "/")
 	if number, err := strconv.Atoi(step); err == nil {
@@ -141,8 +141,8 @@ func set(node any, path []string, value any) (any, error) {
 	return fields, err
 }
 
-// plain converts a value to the types that decoding JSON produces.
-func plain(value any) any {
+// toJSONTypes converts a value to the types that decoding JSON produces.
+func toJSONTypes(value any) any {
 	switch v := value.(type) {
 	case int:
 		return int64(v)
@@ -161,13 +161,13 @@ func plain(value any) any {
 	case fields:
 		out := map[string]any{}
 		for key, item := range v {
-			out[key] = plain(item)
+			out[key] = toJSONTypes(item)
 		}
 		return out
 	case []fields:
 		out := make([]any, len(v))
 		for i := range v {
-			out[i] = plain(v[i])
+			out[i] = toJSONTypes(v[i])
 		}
 		return out
 	default:
@@ -222,9 +222,9 @@ func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstr
 // complaint is one error that the API server reports about an object.
 type complaint struct{ field, message string }
 
-// complaints returns the field errors in an error from the API server. It fails the test if the API server reported a
+// fieldErrors returns the field errors in an error from the API server. It fails the test if the API server reported a
 // different kind of error.
-func complaints(t *testing.T, err error) []complaint {
+func fieldErrors(t *testing.T, err error) []complaint {
 	t.Helper()
 	var status *apierrors.StatusError
 	if !errors.As(err, &status) || status.ErrStatus.Reason != metav1.StatusReasonInvalid ||

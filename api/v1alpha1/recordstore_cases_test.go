@@ -310,14 +310,14 @@ func resourcesCases(path string) []badCase {
 	c := func(below string, value any, at, says string) badCase {
 		out := badCase{field: path + "/" + below, value: value, says: says}
 		if at != "" {
-			out.at = dotted(path) + at
+			out.at = formatPath(path) + at
 		}
 		return out
 	}
 	cases := []badCase{
 		c("claims/0/name", "gpu", ".claims", "resources.claims is not supported: remove it"),
 		{field: path + "/claims/0/request", value: "gpu", with: fields{path + "/claims/0/name": "a"},
-			at: dotted(path) + ".claims", says: "resources.claims is not supported: remove it"},
+			at: formatPath(path) + ".claims", says: "resources.claims is not supported: remove it"},
 		c("limits", fields{"example.org/disk": "1"}, "",
 			"limits may have cpu, memory and ephemeral-storage only: remove the others"),
 		c("requests", fields{"hugepages-2Mi": "1Gi"}, "",
@@ -339,7 +339,7 @@ func resourcesCases(path string) []badCase {
 			c("requests/"+name, "much", "", "should match"),
 		)
 		above := badCase{field: path + "/requests/" + name, value: "2Gi", with: fields{path + "/limits/" + name: "1Gi"},
-			at:   dotted(path) + ".requests",
+			at:   formatPath(path) + ".requests",
 			says: name + " of requests is above that of limits: lower the request or raise the limit"}
 		cases = append(cases, above)
 	}
@@ -365,7 +365,7 @@ func podCases(path string) []badCase {
 		c("podAnnotations/a", 7, "must be of type string"),
 		c("extraEnv", envVars(33), "must have at most 32 items"),
 		{field: path + "/extraEnv", value: []fields{{"name": "A"}, {"name": "A", "value": "b"}},
-			at: dotted(path) + ".extraEnv[1]", says: "Duplicate value"},
+			at: formatPath(path) + ".extraEnv[1]", says: "Duplicate value"},
 		c("extraEnv/0/name", "", "a name of extraEnv is letters"),
 		c("extraEnv/0/name", "A=B", "a name of extraEnv is letters"),
 		c("extraEnv/0/name", "1A", "begins with no digit"),
@@ -393,7 +393,7 @@ func schedulingCases(path string) []badCase {
 	c := func(below string, value any, at, says string) badCase {
 		out := badCase{field: path + "/" + below, value: value, says: says}
 		if at != "" {
-			out.at = dotted(path) + at
+			out.at = formatPath(path) + at
 		}
 		return out
 	}

@@ -90,9 +90,9 @@ func rulesOf(part map[string]any) (messages []string) {
 	return messages
 }
 
-// concrete converts a path of a schema to a path into an object. It takes the first item of each list, and a key that
+// objectPath converts a path of a schema to a path into an object. It takes the first item of each list, and a key that
 // the map allows.
-func concrete(path string) string {
+func objectPath(path string) string {
 	switch {
 	case strings.Contains(path, "resources/"):
 		path = strings.ReplaceAll(path, "*", "memory")
@@ -102,8 +102,8 @@ func concrete(path string) string {
 	return strings.ReplaceAll(path, "[]", "0")
 }
 
-// general converts a path into an object to the path of its schema.
-func general(nodes []node, path string) string {
+// schemaPath converts a path into an object to the path of its schema.
+func schemaPath(nodes []node, path string) string {
 	known := map[string]bool{}
 	for _, n := range nodes {
 		known[n.path] = true
@@ -121,8 +121,8 @@ func general(nodes []node, path string) string {
 	return at
 }
 
-// dotted formats a path into an object as the API server does.
-func dotted(path string) string {
+// formatPath formats a path into an object as the API server does.
+func formatPath(path string) string {
 	var b strings.Builder
 	for i, step := range strings.Split(path, "/") {
 		switch {

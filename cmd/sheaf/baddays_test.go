@@ -79,7 +79,7 @@ func TestAFullRealDisk(t *testing.T) {
 	}
 	p.do(t, strings.Repeat("x", files*fileBytes), "put", "-1").Want(t, 1).Has(t, "DISK_FULL")
 	p.do(t, "", "get", "-1").Want(t, 3)
-	if stored := p.exported(t, files, fileBytes); int64(stored) < r.Stored {
+	if stored := p.checkExported(t, files, fileBytes); int64(stored) < r.Stored {
 		t.Errorf("%d records are there, %d were stored", stored, r.Stored)
 	}
 	p.do(t, "", "rm", "-2", "--ignore-not-found").Want(t, 0) // deletes still succeed on the full disk
@@ -91,13 +91,13 @@ func TestAFullRealDisk(t *testing.T) {
 	p.kill()
 	p = startDev(t, dir)
 	defer p.kill()
-	if stored := p.exported(t, files, fileBytes); stored != files {
+	if stored := p.checkExported(t, files, fileBytes); stored != files {
 		t.Errorf("after a restart, %d records are there", stored)
 	}
 }
 
-// exported counts the files that an export writes, and compares each of them with the imported file.
-func (p *process) exported(t *testing.T, files, fileBytes int) (count int) {
+// checkExported counts the files that an export writes, and compares each of them with the imported file.
+func (p *process) checkExported(t *testing.T, files, fileBytes int) (count int) {
 	t.Helper()
 	dir := t.TempDir()
 	p.do(t, "", "export", dir).Want(t, 0)

@@ -270,7 +270,7 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 func TestClientsHeedAnswers(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {
-			command := program.prepared(t)
+			command := program.driverCommand(t)
 			store := &scriptedStore{puts: map[int64]int{}, ids: map[int64][]byte{}, late: map[int64]time.Time{},
 				calls: map[string]int{}}
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -281,7 +281,7 @@ func TestClientsHeedAnswers(t *testing.T) {
 			go func() { _ = server.Serve(listener) }()
 			t.Cleanup(server.Stop)
 			d := startDriver(t, append(command, listener.Addr().String(), "answers"))
-			got := d.rest()
+			got := d.awaitExit()
 			want := clientLines
 			if program.calls == "all" {
 				want = slices.Concat(want, clientLinesOfAll)

@@ -34,26 +34,26 @@ var clientPrograms = []clientProgram{pythonClient, nodeClient, javaClient, grpcu
 func TestClients(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {
-			command := program.prepared(t)
+			command := program.driverCommand(t)
 			s := newCopiesStore(t)
 			s.waitReady()
 			d := startDriver(t, append(command, s.address))
 			for _, name := range copiesShards { // every shard is killed once, so the leader of each group is killed, too
-				d.rounds(10)
+				d.awaitRounds(10)
 				s.shards[name].kill()
-				d.rounds(30)
+				d.awaitRounds(30)
 				s.start(name)
 				s.shards[name].waitReady(t)
 			}
 			for range 3 { // the gateway cannot repeat calls while it is down, so the program must repeat them
-				d.rounds(10)
+				d.awaitRounds(10)
 				s.gateway.kill()
 				s.startGateway()
 			}
-			d.rounds(10)
+			d.awaitRounds(10)
 			_, err := io.WriteString(d.stdin, "stop\n")
 			must(t, err)
-			lines := d.rest()
+			lines := d.awaitExit()
 			if last := lines[len(lines)-1]; !strings.HasPrefix(last, "all ") {
 				t.Fatalf("the last line is %q", last)
 			}
@@ -62,9 +62,9 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// prepared returns the command that runs the driver, without arguments for the driver. It skips the test if the
+// driverCommand returns the command that runs the driver, without arguments for the driver. It skips the test if the
 // environment variable for the language is not set.
-func (p *clientProgram) prepared(t *testing.T) []string {
+func (p *clientProgram) driverCommand(t *testing.T) []string {
 	t.Helper()
 	with := os.Getenv(p.variable)
 	if with == "" {
@@ -105,8 +105,8 @@ func startDriver(t *testing.T, command []string) *clientDriver {
 	return d
 }
 
-// rounds waits until the driver has printed n more lines.
-func (d *clientDriver) rounds(n int) {
+// awaitRounds waits until the driver has printed n more lines.
+func (d *clientDriver) awaitRounds(n int) {
 	d.t.Helper()
 	for range n {
 		if !d.stdout.Scan() {
@@ -116,9 +116,9 @@ func (d *clientDriver) rounds(n int) {
 	}
 }
 
-// rest waits until the driver has exited successfully. It returns the lines that the driver has printed and that no
-// earlier call has read.
-func (d *clientDriver) rest() (lines []string) {
+// awaitExit waits until the driver has exited successfully. It returns the lines that the driver has printed and that
+// no earlier call has read.
+func (d *clientDriver) awaitExit() (lines []string) {
 	d.t.Helper()
 	for d.stdout.Scan() {
 		lines = append(lines, d.stdout.Text())

@@ -75,7 +75,7 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	// The store accepts the flags with which it was created, no flags at all, and a larger number of shards.
 	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}} {
 		p := startDev(t, dir, flags...)
-		p.holdsEach(t, "1 2 3 4 5 6 7 8", 1)
+		p.checkEach(t, "1 2 3 4 5 6 7 8", 1)
 		p.stop(t)
 	}
 
@@ -257,7 +257,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	// The other records are still served, and the damaged record answers DATA_LOSS.
 	p = startDev(t, dir)
 	p.do(t, "", "get", "5").Want(t, 1).Has(t, "DATA_LOSS")
-	p.holdsEach(t, "1 2 3 4 6 7 8", 5000)
+	p.checkEach(t, "1 2 3 4 6 7 8", 5000)
 	p.do(t, "", "status").Want(t, 1)
 	p.do(t, "", "group", "accept-loss", "0").Want(t, 2).Has(t, "--yes")
 	p.stop(t)
@@ -268,7 +268,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	sheaf(t, nil, "verify", dir).Want(t, 0)
 	p = startDev(t, dir)
 	p.do(t, "", "get", "5").Want(t, 3)
-	p.holdsEach(t, "1 2 3 4 6 7 8", 5000)
+	p.checkEach(t, "1 2 3 4 6 7 8", 5000)
 	p.do(t, "", "status").Want(t, 0)
 	p.stop(t)
 	sheaf(t, nil, "verify", t.TempDir()).Want(t, 1).Has(t, "neither a volume nor a group")
@@ -304,7 +304,7 @@ func TestDevWithCopies(t *testing.T) {
 	dev("--copies", "1").Want(t, 1).Has(t, "--copies 3")
 	dev("--shards", "2").Want(t, 1).Has(t, "--shards 3")
 	p = startDev(t, dir) // the settings come from the folder
-	p.holdsEach(t, "1 2 3 4 5 6 7 8", 1)
+	p.checkEach(t, "1 2 3 4 5 6 7 8", 1)
 	if o := p.do(t, "", "get", "9").Want(t, 0); o.Stdout != string(pattern(1, 2<<20)) {
 		t.Error("a large record is gone")
 	}

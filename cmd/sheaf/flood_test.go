@@ -189,11 +189,11 @@ func handshakes(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// until opens a connection and calls send repeatedly. It stops when send fails, or when the number of frames sent has
-// reached the limit most. The argument before tells send how many frames were sent earlier.
+// sendUntil opens a connection and calls send repeatedly. It stops when send fails, or when the number of frames sent
+// has reached the limit most. The argument before tells send how many frames were sent earlier.
 //
 //nolint:nilerr // the gateway may end the connection
-func (a attacker) until(most int, send func(f *flooder, before int) error) (sent int, err error) {
+func (a attacker) sendUntil(most int, send func(f *flooder, before int) error) (sent int, err error) {
 	f, err := a.dial()
 	if err != nil {
 		return 0, err
@@ -213,7 +213,7 @@ func (a attacker) until(most int, send func(f *flooder, before int) error) (sent
 
 func resets(a attacker) (sent int, err error) {
 	block := headers("x", "y")
-	return a.until(30_000, func(f *flooder, before int) error {
+	return a.sendUntil(30_000, func(f *flooder, before int) error {
 		id := uint32(2*before + 1)
 		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
 		if err == nil {
@@ -224,7 +224,7 @@ func resets(a attacker) (sent int, err error) {
 }
 
 func settings(a attacker) (sent int, err error) {
-	return a.until(30_000, func(f *flooder, before int) error {
+	return a.sendUntil(30_000, func(f *flooder, before int) error {
 		return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(65_535 + before)})
 	})
 }

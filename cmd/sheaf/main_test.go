@@ -158,8 +158,8 @@ func (p *process) putEach(t testing.TB, ids string, times int) {
 	}
 }
 
-// holdsEach checks that the store has the records that putEach stored.
-func (p *process) holdsEach(t testing.TB, ids string, times int) {
+// checkEach checks that the store has the records that putEach stored.
+func (p *process) checkEach(t testing.TB, ids string, times int) {
 	t.Helper()
 	for id := range strings.FieldsSeq(ids) {
 		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, times) {

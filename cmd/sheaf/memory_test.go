@@ -85,9 +85,9 @@ func (h *holder) call(id uint32, method string, more ...[2]string) bool {
 	return h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) == nil
 }
 
-// turn waits until flow control allows bytes of a stream to be sent. It returns how many bytes may be sent, up to the
-// limit most, and deducts them from the windows. It returns 0 if the stream or the connection has ended.
-func (h *holder) turn(id uint32, most int) int {
+// awaitWindow waits until flow control allows bytes of a stream to be sent. It returns how many bytes may be sent, up
+// to the limit most, and deducts them from the windows. It returns 0 if the stream or the connection has ended.
+func (h *holder) awaitWindow(id uint32, most int) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for {
@@ -104,10 +104,10 @@ func (h *holder) turn(id uint32, most int) int {
 	}
 }
 
-// hold opens several calls of a method on one connection. On each call, it sends a message without its last byte, as
-// fast as the server's flow control allows. hold returns the number of bytes sent, once all messages are sent or the
-// server has refused the calls. The connection remains open until the test ends.
-func hold(t *testing.T, address string, known *tls.Config, method string, calls, bytesOfEach int) (sent int) {
+// holdMessages opens several calls of a method on one connection. On each call, it sends a message without its last
+// byte, as fast as the server's flow control allows. holdMessages returns the number of bytes sent, once all messages
+// are sent or the server has refused the calls. The connection remains open until the test ends.
+func holdMessages(t *testing.T, address string, known *tls.Config, method string, calls, bytesOfEach int) (sent int) {
 	t.Helper()
 	h := connect(t, address, known)
 	message := make([]byte, 5+bytesOfEach)
@@ -118,7 +118,7 @@ func hold(t *testing.T, address string, known *tls.Config, method string, calls,
 			return sent
 		}
 		for rest := message[:len(message)-1]; len(rest) > 0; {
-			part := h.turn(id, min(len(rest), 16<<10))
+			part := h.awaitWindow(id, min(len(rest), 16<<10))
 			if part == 0 || h.WriteData(id, false, rest[:part]) != nil {
 				break
 			}
@@ -185,7 +185,7 @@ func TestUnpermittedCallsHoldNoMessages(t *testing.T) {
 			t.Run(name+" at a "+where, func(t *testing.T) {
 				sent := 0
 				for range 2 {
-					sent += hold(t, p.server, known, recordv1.RecordService_Get_FullMethodName, 6, 20<<20)
+					sent += holdMessages(t, p.server, known, recordv1.RecordService_Get_FullMethodName, 6, 20<<20)
 				}
 				grown := p.resident(t) - before[where]
 				t.Logf("%d MiB sent, %d MiB more", sent>>20, grown>>20)
@@ -234,7 +234,7 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 		for where, m := range map[string]*member{"gateway": gateway, "shard": r.members[2]} {
 			t.Run(name+" at a "+where, func(t *testing.T) {
 				granted := name == "with a grant"
-				if sent := hold(t, m.process.server, known, put, 2, 7<<20); granted && sent < 14<<20 {
+				if sent := holdMessages(t, m.process.server, known, put, 2, 7<<20); granted && sent < 14<<20 {
 					t.Errorf("%d bytes of 14 MiB are taken of who may call", sent)
 				}
 				if granted { // the last bytes may still be on their way
@@ -244,7 +244,7 @@ func TestUnfinishedMessagesStayWithinACgroup(t *testing.T) {
 				}
 				sent := 0
 				for range 8 {
-					sent += hold(t, m.process.server, known, put, 64, 7<<20)
+					sent += holdMessages(t, m.process.server, known, put, 64, 7<<20)
 				}
 				t.Logf("%d MiB sent, %d MiB resident, %.0f MiB held", sent>>20, m.process.resident(t)>>20,
 					m.process.unfinishedBytes(t)/(1<<20))

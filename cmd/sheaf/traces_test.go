@@ -48,15 +48,15 @@ func (c *collector) Export(_ context.Context, in *collectorv1.ExportTraceService
 	for _, of := range in.GetResourceSpans() {
 		for _, scope := range of.GetScopeSpans() {
 			for _, span := range scope.GetSpans() {
-				c.spans = append(c.spans, sentSpan{span, texts(of.GetResource().GetAttributes())})
+				c.spans = append(c.spans, sentSpan{span, textAttributes(of.GetResource().GetAttributes())})
 			}
 		}
 	}
 	return &collectorv1.ExportTraceServiceResponse{}, nil
 }
 
-// texts returns the attributes that have text values.
-func texts(attributes []*commonv1.KeyValue) map[string]string {
+// textAttributes returns the attributes that have text values.
+func textAttributes(attributes []*commonv1.KeyValue) map[string]string {
 	out := map[string]string{}
 	for _, a := range attributes {
 		out[a.GetKey()] = a.GetValue().GetStringValue()
@@ -76,8 +76,8 @@ func (c *collector) children(trace, parent []byte) (below []sentSpan) {
 	return below
 }
 
-// collect runs a collector and returns its URL.
-func collect(t *testing.T) (*collector, string) {
+// startCollector runs a collector and returns its URL.
+func startCollector(t *testing.T) (*collector, string) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
@@ -92,7 +92,7 @@ func collect(t *testing.T) (*collector, string) {
 // of its group, and that a get is one trace through the client, the gateway and the shard. Each span identifies the
 // process that sends it.
 func TestTraces(t *testing.T) {
-	collector, url := collect(t)
+	collector, url := startCollector(t)
 	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	defer server.Close()
@@ -164,7 +164,7 @@ func TestTraces(t *testing.T) {
 				t.Fatalf("%s: %d spans below %s, the first is %s (%v) of %v; want %+v", call.method, len(below),
 					hex.EncodeToString(parent), s.GetName(), s.GetKind(), s.of, step)
 			}
-			parent, group = s.GetSpanId(), texts(s.GetAttributes())["sheaf.group"]
+			parent, group = s.GetSpanId(), textAttributes(s.GetAttributes())["sheaf.group"]
 		}
 		if call.commit && group != "0" {
 			t.Errorf("the sync is of group %q", group)
@@ -192,7 +192,7 @@ func TestTraces(t *testing.T) {
 // TestTracesAreSentOnRequest checks that no spans are sent if no endpoint is set or if the environment variables
 // disable tracing. If the variables ask for a protocol that the program does not support, it must exit with an error.
 func TestTracesAreSentOnRequest(t *testing.T) {
-	collector, url := collect(t)
+	collector, url := startCollector(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url
 	for name, env := range map[string][]string{
 		"no endpoint": {"OTEL_BSP_SCHEDULE_DELAY=20"}, "disabled": {endpoint, "OTEL_SDK_DISABLED=true"},

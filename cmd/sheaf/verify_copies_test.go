@@ -52,5 +52,5 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 		}
 		o = p.do(t, "", "group", "verify", "0")
 	}
-	p.holdsEach(t, "0 1 2 3", 5000)
+	p.checkEach(t, "0 1 2 3", 5000)
 }

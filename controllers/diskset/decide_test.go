@@ -73,8 +73,8 @@ func (w *diskWorld) claim(name, size string) {
 	})
 }
 
-// bound creates a claim, and binds a disk to it.
-func (w *diskWorld) bound(name, size string) {
+// bindDisk creates a claim, and binds a disk to it.
+func (w *diskWorld) bindDisk(name, size string) {
 	w.claim(name, size)
 	w.settle()
 	w.bind()
@@ -312,7 +312,7 @@ func TestAReservationEndsWithItsClaim(t *testing.T) {
 
 func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "1Gi"))
-	w.bound("data-p-0-0", "1Gi")
+	w.bindDisk("data-p-0-0", "1Gi")
 	w.forget("data-p-0-0")
 	wantState(t, w.settle(), 0, v1alpha1.DiskReleased, "prod/data-p-0-0")
 	// A different store of the same name gets a different disk.
@@ -323,7 +323,7 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	wantState(t, d, 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
 	// A store with the same UID gets its own disk back.
 	w = newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "a", "1Gi"))
-	w.bound("data-p-0-0", "1Gi")
+	w.bindDisk("data-p-0-0", "1Gi")
 	w.forget("data-p-0-0")
 	w.claim("data-p-0-0", "1Gi")
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
@@ -334,7 +334,7 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 func TestReplacedDiskIsNotReused(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "1Gi"), disk("n2", "b", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
-	w.bound("data-p-1-0", "1Gi")
+	w.bindDisk("data-p-1-0", "1Gi")
 	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
 	w.o.givenUp["claim-data-p-1-0"] = true
 	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // the disk remains bound while the claim exists
@@ -361,7 +361,7 @@ func TestReplacedDiskIsNotReused(t *testing.T) {
 
 func TestAPersonFreesAReleasedDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.bound("data-p-0-0", "1Gi")
+	w.bindDisk("data-p-0-0", "1Gi")
 	w.forget("data-p-0-0")
 	w.settle()
 	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
@@ -370,7 +370,7 @@ func TestAPersonFreesAReleasedDisk(t *testing.T) {
 		t.Fatalf("annotations stay: %v", a)
 	}
 	// The annotation has no effect on a bound disk.
-	w.bound("data-p-0-0", "1Gi")
+	w.bindDisk("data-p-0-0", "1Gi")
 	w.o.volumes[0].Annotations[workload.AnnotationRelease] = "true"
 	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0")
 }
@@ -399,7 +399,7 @@ func TestForeignVolumeIsAConflict(t *testing.T) {
 
 func TestADiskTakenOutOfTheSpecStaysWhileItIsBound(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n2", "b", "1Gi"))
-	w.bound("data-p-0-0", "1Gi")
+	w.bindDisk("data-p-0-0", "1Gi")
 	w.o.set.Spec.Disks = w.o.set.Spec.Disks[1:]
 	d := w.settle()
 	wantState(t, d, 1, v1alpha1.DiskRemoved, "prod/data-p-0-0")
@@ -506,7 +506,7 @@ func TestADiskIsKeptForItsClaimUntilItIsBound(t *testing.T) {
 // If the spec has the same device path on several nodes, the path does not identify a moved disk.
 func TestSameDevicePathOnOtherNodeIsAnotherDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.bound("data-p-0-0", "1Gi")
+	w.bindDisk("data-p-0-0", "1Gi")
 	w.node("n2", true)
 	w.node("n3", true)
 	w.ends = map[string]batchv1.JobCondition{"/dev/disk/by-id/a": notBlank}

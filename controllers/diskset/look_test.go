@@ -129,7 +129,7 @@ func TestUninspectedDiskIsNotAssigned(t *testing.T) {
 // Disks that a claim has or had before an upgrade of the operator are not inspected, because they are not blank.
 func TestDiskInUseIsNotInspected(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	w.bound("data-p-0-0", "1Gi")
+	w.bindDisk("data-p-0-0", "1Gi")
 	delete(w.o.volumes[0].Annotations, workload.AnnotationLooked)
 	wantState(t, w.settle(), 0, v1alpha1.DiskBound, "prod/data-p-0-0")
 	w.forget("data-p-0-0")

@@ -75,7 +75,7 @@ func TestBucketsPassTheProbe(t *testing.T) {
 		if err != nil || probed.Kept != nil {
 			t.Errorf("%s: %+v, %v", b.place, probed, err)
 		}
-		if left := listed(t, b, ""); len(left) > 0 {
+		if left := listNames(t, b, ""); len(left) > 0 {
 			t.Errorf("left: %q", left)
 		}
 	}
@@ -164,7 +164,7 @@ func TestPathsSeparateArchives(t *testing.T) {
 		if got, err := read(t.Context(), b, "x", 0, -1); err != nil || string(got) != fmt.Sprint(i) {
 			t.Errorf("%q, %v", got, err)
 		}
-		if names := listed(t, b, ""); len(names) != 1 || names[0] != "x" {
+		if names := listNames(t, b, ""); len(names) != 1 || names[0] != "x" {
 			t.Errorf("listed: %q", names)
 		}
 	}

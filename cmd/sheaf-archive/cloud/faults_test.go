@@ -349,13 +349,13 @@ func TestStaleListDoesNotReuseNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.proxy.Remember()
-	before := listed(t, b, "log/")
+	before := listNames(t, b, "log/")
 	if err := create(t, b, "log/2", []byte("2")); err != nil {
 		t.Fatal(err)
 	}
 	stale := r.proxy.Stale().For(isList)
 	r.proxy.Set(stale)
-	if names := listed(t, b, "log/"); !slices.Equal(names, before) {
+	if names := listNames(t, b, "log/"); !slices.Equal(names, before) {
 		t.Errorf("listed: %q", names)
 	}
 	if err := create(t, b, "log/2", []byte("3")); !errors.Is(err, fs.ErrExist) {
@@ -365,7 +365,7 @@ func TestStaleListDoesNotReuseNumbers(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	r.checkFired(t, stale)
-	if names := listed(t, b, "log/"); len(names) != 2 {
+	if names := listNames(t, b, "log/"); len(names) != 2 {
 		t.Errorf("listed: %q", names)
 	}
 }

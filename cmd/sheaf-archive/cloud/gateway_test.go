@@ -153,8 +153,8 @@ func read(ctx context.Context, b bucket.Bucket, object string, offset, length in
 	return content, errors.Join(err, r.Close())
 }
 
-// listed returns the names in a bucket.
-func listed(t *testing.T, b bucket.Bucket, prefix string) (names []string) {
+// listNames returns the names in a bucket.
+func listNames(t *testing.T, b bucket.Bucket, prefix string) (names []string) {
 	t.Helper()
 	for info, err := range b.List(t.Context(), prefix, "") {
 		if err != nil {

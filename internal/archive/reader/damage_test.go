@@ -42,15 +42,15 @@ func readAll(ctx context.Context, b bucket.Bucket, w *archivetest.Writer, keys o
 		if g.Missing != "" {
 			return errors.New(g.Missing)
 		}
-		if err := state(ctx, g, model, model.Through()); err != nil {
+		if err := checkState(ctx, g, model, model.Through()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// names reports whether an error contains the name of an object.
-func names(err error, name string) bool {
+// namesObject reports whether an error contains the name of an object.
+func namesObject(err error, name string) bool {
 	_, name, _ = strings.Cut(name, "/") // remove the store's folder
 	return strings.Contains(err.Error(), name)
 }
@@ -107,7 +107,7 @@ func found(t *testing.T, err error, name string, harmless map[string]int, what s
 	switch {
 	case err == nil:
 		harmless[name]++
-	case errors.As(err, &wrong) || !names(err, name):
+	case errors.As(err, &wrong) || !namesObject(err, name):
 		t.Fatalf("%s: "+what+": %v", name, at, err)
 	}
 }
@@ -127,7 +127,7 @@ func TestExchangedObjectsAreFound(t *testing.T) {
 			switch {
 			case err == nil:
 				harmless = append(harmless, one, other)
-			case errors.As(err, &wrong) || !names(err, one) && !names(err, other):
+			case errors.As(err, &wrong) || !namesObject(err, one) && !namesObject(err, other):
 				t.Fatalf("%s and %s are exchanged: %v", one, other, err)
 			}
 			b.Set(one, x)
@@ -159,7 +159,7 @@ func TestMissingObjectsAreFound(t *testing.T) {
 			t.Errorf("nobody misses %s", name)
 		case strings.Contains(name, "/log/"), strings.Contains(name, "/cat/"):
 			// Without this object, the groups end at an earlier index, so readAll fails to read as of a later one.
-		case !names(err, name) && !strings.HasSuffix(name, object.ArchiveName):
+		case !namesObject(err, name) && !strings.HasSuffix(name, object.ArchiveName):
 			t.Errorf("%s is missing: %v", name, err)
 		}
 	}
@@ -175,7 +175,7 @@ func TestAnArchiveEndsAtTheFirstGap(t *testing.T) {
 		if g.Through != through || !strings.Contains(g.Missing, object.LogName(5)) {
 			t.Errorf("%s is archived through %d, not %d; missing: %s", g, g.Through, through, g.Missing)
 		}
-		if err := state(t.Context(), g, w.Groups[i], through); err != nil {
+		if err := checkState(t.Context(), g, w.Groups[i], through); err != nil {
 			t.Error(err)
 		}
 		if err := g.Check(t.Context(), through+1); !errors.Is(err, reader.ErrRefused) {
@@ -190,7 +190,7 @@ func TestAnArchiveMayBeginWithALaterLogObject(t *testing.T) {
 	b.Set(w.Name(object.LogName(1)), nil)
 	a := open(t, b, w)
 	alpha, beta := w.Groups[0], w.Groups[1]
-	if err := state(t.Context(), group(t, a, alpha), alpha, alpha.Through()); err != nil {
+	if err := checkState(t.Context(), group(t, a, alpha), alpha, alpha.Through()); err != nil {
 		t.Errorf("alpha is in segments up to log object 3: %v", err)
 	}
 	if _, err := a.Group(t.Context(), beta.UUID); !errors.Is(err, fs.ErrNotExist) {
@@ -342,8 +342,8 @@ func TestFrameFromAnotherSegmentIsRefused(t *testing.T) {
 		changed := bytes.Clone(body)
 		copy(changed[at:], frame)
 		b.Set(name, w.Encode(&h, changed))
-		err := state(t.Context(), group(t, open(t, b, w), g), g, 3)
-		if !errors.Is(err, object.ErrCorrupt) || !names(err, name) {
+		err := checkState(t.Context(), group(t, open(t, b, w), g), g, 3)
+		if !errors.Is(err, object.ErrCorrupt) || !namesObject(err, name) {
 			t.Errorf("a frame %s: %v", what, err)
 		}
 	}
@@ -378,7 +378,7 @@ func TestABlobOfAnotherRecordIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		data, err := io.ReadAll(src)
-		if !errors.Is(err, object.ErrForeign) || !names(err, blobs[0]) || len(data) >= size {
+		if !errors.Is(err, object.ErrForeign) || !namesObject(err, blobs[0]) || len(data) >= size {
 			t.Errorf("%d of %d bytes were handed out, error %v", len(data), size, err)
 		}
 	}

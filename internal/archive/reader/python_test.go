@@ -78,7 +78,7 @@ func listing(t *testing.T, a *reader.Archive, w *archivetest.Writer, at time.Tim
 			continue
 		}
 		if err == nil {
-			err = state(t.Context(), g, model, index)
+			err = checkState(t.Context(), g, model, index)
 		}
 		if err != nil {
 			t.Fatal(err)

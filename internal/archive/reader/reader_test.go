@@ -71,8 +71,8 @@ func differs(got, want archivetest.Record) string {
 	return ""
 }
 
-// state reads a group's state, and compares it with the model.
-func state(ctx context.Context, g *reader.Group, model *archivetest.Group, index uint64) error {
+// checkState reads a group's state, and compares it with the model.
+func checkState(ctx context.Context, g *reader.Group, model *archivetest.Group, index uint64) error {
 	want := maps.Clone(model.State(index))
 	for v, err := range g.State(ctx, index) {
 		if err != nil {
@@ -124,12 +124,12 @@ func TestEveryIndexIsWhatTheModelSays(t *testing.T) {
 					t.Fatalf("group %+v, the model is %+v", g, model)
 				}
 				for index := range model.Through() + 3 {
-					err := state(t.Context(), g, model, index)
+					err := checkState(t.Context(), g, model, index)
 					if refused := refusedIndex(model, index); refused != errors.Is(err, reader.ErrRefused) ||
 						err != nil && !refused {
 						t.Errorf("%s as of index %d: error %v; must be refused: %t", g, index, err, refused)
 					}
-					records(t, g, model, index)
+					checkRecords(t, g, model, index)
 				}
 			}
 		})
@@ -146,8 +146,8 @@ func refusedIndex(model *archivetest.Group, index uint64) bool {
 	return index < model.Floor || index > model.Through()
 }
 
-// records reads individual records as of an index.
-func records(t *testing.T, g *reader.Group, model *archivetest.Group, index uint64) {
+// checkRecords reads individual records as of an index.
+func checkRecords(t *testing.T, g *reader.Group, model *archivetest.Group, index uint64) {
 	t.Helper()
 	want := model.State(index)
 	for _, id := range []int64{-2, 1, 3, 4, 5, 10, 11, 12, 99} {
@@ -195,7 +195,7 @@ func TestEveryTimeIsWhatTheModelSays(t *testing.T) {
 				}
 			}
 			answers[g.Name]++
-			if err := state(t.Context(), g, model, index); err != nil {
+			if err := checkState(t.Context(), g, model, index); err != nil {
 				t.Errorf("%s at %d: index %d: %v", g, ns, index, err)
 			}
 			if got, want := model.State(index), model.State(truth); !maps.EqualFunc(got, want,
@@ -321,7 +321,7 @@ func TestAnIndexInSeveralSegments(t *testing.T) {
 	w.Copy(g, 3)
 	opened := group(t, open(t, b, w), g)
 	for index := range uint64(10) {
-		if err := state(t.Context(), opened, g, index); err != nil {
+		if err := checkState(t.Context(), opened, g, index); err != nil {
 			t.Error(err)
 		}
 		at := archivetest.Begin.Add(time.Duration(index) * time.Second)
@@ -357,7 +357,7 @@ func TestAStateOfManyRecords(t *testing.T) {
 	opened := group(t, open(t, b, w), g)
 	b.Opens()
 	for _, index := range []uint64{g.Through(), 20_000, 1} {
-		if err := state(t.Context(), opened, g, index); err != nil {
+		if err := checkState(t.Context(), opened, g, index); err != nil {
 			t.Fatal(err)
 		}
 	}

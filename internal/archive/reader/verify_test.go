@@ -74,7 +74,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 			r, err := reader.Verify(t.Context(), b, w.Store, nil, reader.VerifyOptions{})
 			b.Set(name, whole)
 			if err != nil {
-				if short != object.ArchiveName || what != "missing" && !names(err, name) || changed == nil &&
+				if short != object.ArchiveName || what != "missing" && !namesObject(err, name) || changed == nil &&
 					!errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("%s %s: %v", name, what, err)
 				}
@@ -135,7 +135,7 @@ func TestVerifyWithoutTheKey(t *testing.T) {
 	}
 	name := b.Names()[3]
 	b.Set(name, flip(b.Get(name), 200))
-	if r := check(); len(r.Problems) != 1 || !names(errors.New(r.Problems[0].What), name) {
+	if r := check(); len(r.Problems) != 1 || !namesObject(errors.New(r.Problems[0].What), name) {
 		t.Errorf("problems %v", r.Problems)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// byName returns the groups of a restore, by name.
-func byName(r *Restore) map[string]Group {
+// groupsByName returns the groups of a restore, by name.
+func groupsByName(r *Restore) map[string]Group {
 	groups := map[string]Group{}
 	for _, g := range r.Groups() {
 		groups[g.Name] = g
@@ -42,7 +42,7 @@ func TestAStoreIsRestoredAsOfATime(t *testing.T) {
 	restored, refused, gone := 0, 0, 0
 	for ns := archivetest.Begin; ns.Before(w.Now()); ns = ns.Add(time.Second / 2) {
 		r := at(t, open(t, b, w), ns)
-		groups := byName(r)
+		groups := groupsByName(r)
 		for _, model := range w.Groups {
 			g, ok := groups[model.Name]
 			last := uint64(0)
@@ -94,7 +94,7 @@ func TestGroupThatExistedAtTheTimeIsRestored(t *testing.T) {
 	other.Put(1, "new")
 	w.Log(other)
 	for when, want := range map[time.Time]*archivetest.Group{before: old, w.Now(): other} {
-		g := byName(at(t, open(t, b, w), when))["name"]
+		g := groupsByName(at(t, open(t, b, w), when))["name"]
 		if g.Source != want.UUID || g.Err != nil {
 			t.Errorf("at %v: %+v, not group %s", when, g, want.UUID)
 		}
@@ -111,7 +111,7 @@ func TestABrokenGroupIsNamed(t *testing.T) {
 	} {
 		b.Set(name, bytes.Clone(content))
 		r := at(t, open(t, b, w), w.Now())
-		broken := byName(r)[""]
+		broken := groupsByName(r)[""]
 		if broken.Source != w.Groups[0].UUID || !reader.IsBroken(broken.Err) {
 			t.Errorf("%s: %+v", what, broken)
 		}
@@ -139,7 +139,7 @@ func TestHashRoutingNamesAllGroups(t *testing.T) {
 		Store: "quotes", Created: archivetest.Begin.UnixNano(), Routing: "hash", Groups: 3, Lanes: 1,
 	}, nil))
 	r := at(t, open(t, b, w), w.Now())
-	groups := byName(r)
+	groups := groupsByName(r)
 	if len(groups) != 3 || groups["1"].Err != nil || !errors.Is(groups["0"].Err, fs.ErrNotExist) ||
 		!errors.Is(groups["2"].Err, fs.ErrNotExist) || r.Archive().Groups != 3 || r.Store() != newStore {
 		t.Errorf("groups %+v", groups)

@@ -19,18 +19,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// pipes is a listener whose connections are in memory.
-type pipes chan net.Conn
+// pipeListener is a listener whose connections are in memory.
+type pipeListener chan net.Conn
 
-func (p pipes) Accept() (net.Conn, error) {
+func (p pipeListener) Accept() (net.Conn, error) {
 	conn, ok := <-p
 	if !ok {
 		return nil, net.ErrClosed
 	}
 	return conn, nil
 }
-func (p pipes) Close() error   { return nil }
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+func (p pipeListener) Close() error   { return nil }
+func (p pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // TestClientsOfHTTPHoldLittle checks that an HTTP client can occupy only little memory of a server, and only for a
 // limited time.
@@ -47,7 +47,7 @@ func TestClientsOfHTTPHoldLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, listener := Server(http.NotFoundHandler(), nil), make(pipes, 1)
+				server, listener := Server(http.NotFoundHandler(), nil), make(pipeListener, 1)
 				server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 				served := make(chan error, 1)
 				go func() { served <- server.Serve(listener) }()
@@ -80,7 +80,7 @@ func TestServerLimitsItsConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				registry := prometheus.NewRegistry()
-				server, listener := Server(http.NotFoundHandler(), registry), make(pipes)
+				server, listener := Server(http.NotFoundHandler(), registry), make(pipeListener)
 				served := make(chan error, 1)
 				go func() { served <- server.Serve(listener) }()
 				connect := func() net.Conn {

@@ -53,13 +53,13 @@ func TestGatewayFindingsMatchDoctor(t *testing.T) {
 		}, []want{{Problem, "group 7 on shard quotes-ssd-1", "its state is damaged", "sheaf group verify 7"}}},
 		"a silent shard whose node is down": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			silent(f)
-			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			setShard(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
 		}, []want{{Warning, "shard quotes-ssd-1", "node n2 is not ready", "describe node n2"}}},
 		"two silent shards whose nodes are down": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			silent(f)
 			f.Shards[0].Alive, f.Groups[0].State = false, recordv1.GroupState_GROUP_STATE_UNAVAILABLE
 			f.Groups[0].Leader = false
-			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			setShard(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
 			o.Pools[0].Status.ShardStatuses[0].State = v1alpha1.ShardNodeDown
 		}, []want{
 			{Problem, "shard quotes-ssd-0", "too few copies are well to serve group 7", "describe node n1"},
@@ -151,7 +151,7 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 
 		"the data of groups are lost, with their disk": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63, DataLost: 1}
-			shardIs(v1alpha1.ShardDiskLost, "the volume is blank")(t, o)
+			setShard(v1alpha1.ShardDiskLost, "the volume is blank")(t, o)
 			f.Groups = f.Groups[1:2]
 			down(&finding.Facts{Shards: f.Shards[1:2], Groups: f.Groups}, 0)
 		}, []want{{Problem, "shard quotes-ssd-1", "the volume is blank; the data of 1 group are lost", `"replace":[1]`}}},
@@ -166,7 +166,7 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 
 		"a node is down, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			down(f, 1)
-			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			setShard(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
 			copiesMissing(o, "; not registered in etcd: quotes-ssd-1")
 		}, []want{{Warning, "shard quotes-ssd-1", "node n2 is not ready", "describe node n2"}}},
 		"a shard is silent, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
@@ -176,7 +176,7 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 		"a shard is parked, and copies are missing": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			down(f, 1)
 			o.Pools[0].Spec.Parked = []int32{1}
-			shardIs(v1alpha1.ShardParked, "it is parked")(t, o)
+			setShard(v1alpha1.ShardParked, "it is parked")(t, o)
 			copiesMissing(o, "; not registered in etcd: quotes-ssd-1")
 		}, []want{{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"},
 			{Note, "shard quotes-ssd-1", "it is parked", `"parked":[]`}}},
@@ -197,52 +197,52 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 			{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}}},
 
 		"a shard refuses its volume": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardForeign, "another store's")(t, o)
+			setShard(v1alpha1.ShardForeign, "another store's")(t, o)
 			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_FOREIGN, "another store's"
 			f.Groups[1].State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
 		}, []want{{Warning, "shard quotes-ssd-1", "Foreign: another store's", "get pvc"}}},
 		"a shard refuses its volume, and is needed": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardForeign, "another store's")(t, o)
+			setShard(v1alpha1.ShardForeign, "another store's")(t, o)
 			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_FOREIGN, "another store's"
 			f.Groups = f.Groups[1:2]
 			f.Groups[0].State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
 		}, []want{{Problem, "shard quotes-ssd-1", "too few copies are well to serve group 7", "get pvc"}}},
 		"a disk is lost, after the operator wrote that its shard loads": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardLoading, "group 7")(t, o)
+			setShard(v1alpha1.ShardLoading, "group 7")(t, o)
 			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
 			f.Groups[1].State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
 		}, []want{{Problem, "shard quotes-ssd-1", "the volume is blank", "logs quotes-ssd-1-0"},
 			{Note, "shard quotes-ssd-1", "it loads: group 7", "--watch"}}},
 		"a disk is lost, after the operator could not reach the shard": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardUnreachable, "refused")(t, o)
+			setShard(v1alpha1.ShardUnreachable, "refused")(t, o)
 			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_DISK_LOST, "the volume is blank"
 			f.Groups[1].State = recordv1.GroupState_GROUP_STATE_UNAVAILABLE
 		}, []want{{Problem, "shard quotes-ssd-1", "the volume is blank", "logs quotes-ssd-1-0"},
 			{Warning, "shard quotes-ssd-1", "refused", "logs quotes-ssd-1-0"}}},
 		"a shard is silent, after the operator wrote that it loads": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardLoading, "group 7")(t, o)
+			setShard(v1alpha1.ShardLoading, "group 7")(t, o)
 			down(f, 1)
 		}, []want{{Problem, "shard quotes-ssd-1", "it does not answer", "logs quotes-ssd-1-0"},
 			{Note, "shard quotes-ssd-1", "it loads: group 7", "--watch"}}},
 		"a shard is silent, as it is parked": {func(t *testing.T, o *Objects, f *finding.Facts) {
 			o.Pools[0].Spec.Parked = []int32{1}
-			shardIs(v1alpha1.ShardParked, "it is parked")(t, o)
+			setShard(v1alpha1.ShardParked, "it is parked")(t, o)
 			down(f, 1)
 		}, []want{{Note, "shard quotes-ssd-1", "it is parked", `"parked":[]`}}},
 		"a shard that starts has a problem": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardPending, "its disk does not answer")(t, o)
+			setShard(v1alpha1.ShardPending, "its disk does not answer")(t, o)
 			pod(t, o, "ssd-1").CreationTimestamp.Time = kubefindingtest.Now
 			f.Shards[1].Problems = []string{"its disk does not answer"}
 		}, []want{{Problem, "shard quotes-ssd-1", "its disk does not answer", "logs quotes-ssd-1-0"},
 			{Note, "shard quotes-ssd-1", "Pending: its disk does not answer", "describe pod"}}},
 		"a memory limit that is too small, and the shard is needed": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardMemoryTooSmall, "the limit is 1 GiB")(t, o)
+			setShard(v1alpha1.ShardMemoryTooSmall, "the limit is 1 GiB")(t, o)
 			f.Shards[1].State, f.Shards[1].Message = recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, "the limit is 1 GiB"
 			f.Groups = f.Groups[1:2]
 			f.Groups[0].State, f.Groups[0].Message = recordv1.GroupState_GROUP_STATE_FAILED, "needs 3 GiB: the limit is 1 GiB"
 		}, []want{{Problem, "shard quotes-ssd-1", "too few copies are well to serve group 7", "limits"}}},
 		"a full volume of a shard that the operator cannot reach": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardUnreachable, "refused")(t, o)
+			setShard(v1alpha1.ShardUnreachable, "refused")(t, o)
 			f.Shards[1].CapacityBytes, f.Shards[1].ReserveBytes = 1<<40, 1<<30
 		}, []want{{Problem, "shard quotes-ssd-1", "DISK_FULL", "enlarge"},
 			{Warning, "shard quotes-ssd-1", "refused", "logs"}}},
@@ -284,7 +284,7 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 			f.Shards[0].Version, f.Shards[1].Version = "v1", "v2"
 		}, []want{{Note, "ShardPool quotes-ssd", "run an older template", "OneByOne"}}},
 		"a lost claim": {func(t *testing.T, o *Objects, f *finding.Facts) {
-			shardIs(v1alpha1.ShardDiskLost, "PersistentVolume pv is gone")(t, o)
+			setShard(v1alpha1.ShardDiskLost, "PersistentVolume pv is gone")(t, o)
 			i := slices.IndexFunc(o.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == "data-quotes-ssd-1-0" })
 			o.Claims[i].Status.Phase = corev1.ClaimLost
 		}, []want{{Warning, "shard quotes-ssd-1", "PersistentVolume pv is gone", `"replace":[1]`}}},

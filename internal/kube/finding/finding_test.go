@@ -41,8 +41,8 @@ func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, r
 	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
-// shardIs returns a function that puts shard 1 into the given state.
-func shardIs(state v1alpha1.ShardState, message string) func(*testing.T, *Objects) {
+// setShard returns a function that puts shard 1 into the given state.
+func setShard(state v1alpha1.ShardState, message string) func(*testing.T, *Objects) {
 	return func(_ *testing.T, o *Objects) {
 		s := &o.Pools[0].Status.ShardStatuses[1]
 		s.State, s.Message = state, message
@@ -51,8 +51,8 @@ func shardIs(state v1alpha1.ShardState, message string) func(*testing.T, *Object
 	}
 }
 
-// allAre puts all shards into a state.
-func allAre(o *Objects, state v1alpha1.ShardState, message string) {
+// setAllShards puts all shards into a state.
+func setAllShards(o *Objects, state v1alpha1.ShardState, message string) {
 	for n := range o.Pools[0].Status.ShardStatuses {
 		s := &o.Pools[0].Status.ShardStatuses[n]
 		s.State, s.Message = state, message
@@ -114,29 +114,29 @@ func TestFindings(t *testing.T) {
 			s.Status.State, s.Status.Message = v1alpha1.ShardUnreachable, "it does not answer"
 			o.Shards = append(o.Shards, s)
 		}, []want{{Warning, "shard quotes-ssd-40", "Unreachable: it does not answer", "logs quotes-ssd-40-0"}}},
-		"a node is down, three copies": {shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready"),
+		"a node is down, three copies": {setShard(v1alpha1.ShardNodeDown, "node n2 is not ready"),
 			[]want{{Warning, shard, "node n2 is not ready", "describe node n2"}}},
 		"a node is down, one copy": {func(t *testing.T, o *Objects) {
 			o.Store.Spec.Replication.Copies = 1
-			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			setShard(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
 		}, []want{{Problem, shard, "node n2 is not ready", "describe node n2"},
 			{Note, "RecordStore quotes", "single copy", ""}}},
-		"a disk is lost": {shardIs(v1alpha1.ShardDiskLost, "the volume is blank"),
+		"a disk is lost": {setShard(v1alpha1.ShardDiskLost, "the volume is blank"),
 			[]want{{Warning, shard, "the volume is blank",
 				`patch shardpool quotes-ssd --type=merge -p '{"spec":{"replace":[1]}}'`}}},
-		"a foreign volume": {shardIs(v1alpha1.ShardForeign, "another store's"),
+		"a foreign volume": {setShard(v1alpha1.ShardForeign, "another store's"),
 			[]want{{Warning, shard, "another store's", "get pvc data-quotes-ssd-1-0"}}},
-		"no volume": {shardIs(v1alpha1.ShardNoVolume, "no free volume"),
+		"no volume": {setShard(v1alpha1.ShardNoVolume, "no free volume"),
 			[]want{{Warning, shard, "no free volume", "kubectl get disksets"}}},
-		"not formatted": {shardIs(v1alpha1.ShardFormatBlocked, "a partition table"),
+		"not formatted": {setShard(v1alpha1.ShardFormatBlocked, "a partition table"),
 			[]want{{Warning, shard, "a partition table", "describe pod quotes-ssd-1-0"}}},
-		"ends again": {shardIs(v1alpha1.ShardCrashLooping, "exit code 1"),
+		"ends again": {setShard(v1alpha1.ShardCrashLooping, "exit code 1"),
 			[]want{{Warning, shard, "exit code 1", "logs quotes-ssd-1-0 --previous"}}},
-		"a state of future": {shardIs("Singing", "la"), []want{{Warning, shard, "Singing: la",
+		"a state of future": {setShard("Singing", "la"), []want{{Warning, shard, "Singing: la",
 			"describe pod quotes-ssd-1-0"}}},
 		"too little memory": {func(t *testing.T, o *Objects) {
 			o.Pools[0].Status.ShardStatuses[1].MemoryNeedBytes = 3 << 30
-			shardIs(v1alpha1.ShardMemoryTooSmall, "needs 3GiB")(t, o)
+			setShard(v1alpha1.ShardMemoryTooSmall, "needs 3GiB")(t, o)
 		}, []want{{Warning, shard, "needs 3GiB", `"limits":{"memory":"4096Mi"}`}}},
 		"a parked shard": {func(t *testing.T, o *Objects) {
 			o.Pools[0].Spec.Parked = []int32{0, 1}
@@ -196,19 +196,19 @@ func TestFindings(t *testing.T) {
 		"lost groups on a disk that is lost": {func(t *testing.T, o *Objects) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63, DataLost: 1,
 				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-1", State: "DataLost"}}}
-			shardIs(v1alpha1.ShardDiskLost, "the volume is blank")(t, o)
+			setShard(v1alpha1.ShardDiskLost, "the volume is blank")(t, o)
 		}, []want{{Problem, shard, "the volume is blank; the data of 1 group are lost, as every copy is on a disk that is " +
 			"lost: bring it back, or restore the records from a backup; group 7 is DataLost", `"replace":[1]`}}},
 		"lost groups on another volume than the disk that is lost": {func(t *testing.T, o *Objects) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63, DataLost: 1,
 				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-2", State: "DataLost"}}}
-			shardIs(v1alpha1.ShardDiskLost, "the volume is blank")(t, o)
+			setShard(v1alpha1.ShardDiskLost, "the volume is blank")(t, o)
 		}, []want{{Problem, "RecordStore quotes", "group 7 is DataLost on shard quotes-ssd-2", "notWell"},
 			{Warning, shard, "the volume is blank", `"replace":[1]`}}},
 		"lost groups on three disks that are lost": {func(_ *testing.T, o *Objects) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 63, DataLost: 1,
 				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-1", State: "DataLost"}}}
-			allAre(o, v1alpha1.ShardDiskLost, "the volume is blank")
+			setAllShards(o, v1alpha1.ShardDiskLost, "the volume is blank")
 		}, []want{{Problem, "RecordStore quotes", "every copy is on a volume that is gone. Bring one back, or restore the " +
 			"records from a backup; group 7 is DataLost on shard quotes-ssd-1", "notWell"},
 			{Warning, "shard quotes-ssd-0", "the volume is blank", `"replace":[0]`},
@@ -224,21 +224,21 @@ func TestFindings(t *testing.T) {
 			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "SharedDomain", "4 of 12 groups")
 		}, []want{{Warning, "RecordStore quotes", "SharedDomain: 4 of 12 groups", "kubectl sheaf -n prod moves quotes"}}},
 		"copies are missing on shards that have a finding": {func(_ *testing.T, o *Objects) {
-			allAre(o, v1alpha1.ShardNodeDown, "the node is not ready")
+			setAllShards(o, v1alpha1.ShardNodeDown, "the node is not ready")
 			missing(o, "not registered in etcd: quotes-ssd-0; quotes-ssd-1; on a disk that does not answer: quotes-ssd-2")
 		}, []want{{Warning, "shard quotes-ssd-0", "NodeDown", "n1"}, {Warning, shard, "NodeDown", "n2"},
 			{Warning, "shard quotes-ssd-2", "NodeDown", "n3"}}},
 		"copies are missing on more shards than are named": {func(_ *testing.T, o *Objects) {
-			allAre(o, v1alpha1.ShardNodeDown, "the node is not ready")
+			setAllShards(o, v1alpha1.ShardNodeDown, "the node is not ready")
 			missing(o, "not registered in etcd: quotes-ssd-0; quotes-ssd-1; quotes-ssd-2; and 2 more")
 		}, []want{{Warning, "shard quotes-ssd-0", "NodeDown", "n1"}, {Warning, shard, "NodeDown", "n2"},
 			{Warning, "shard quotes-ssd-2", "NodeDown", "n3"}, {Warning, "RecordStore quotes", "and 2 more", "moves quotes"}}},
 		"copies are missing for a further cause": {func(t *testing.T, o *Objects) {
-			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			setShard(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
 			missing(o, "not registered in etcd: quotes-ssd-1; group 0: no space")
 		}, []want{{Warning, shard, "NodeDown", "n2"}, {Warning, "RecordStore quotes", "group 0: no space", "moves quotes"}}},
 		"copies are missing on a shard that starts": {func(t *testing.T, o *Objects) {
-			shardIs(v1alpha1.ShardPending, "starts")(t, o)
+			setShard(v1alpha1.ShardPending, "starts")(t, o)
 			pod(t, o, "ssd-1").CreationTimestamp.Time = kubefindingtest.Now
 			missing(o, "not registered in etcd: quotes-ssd-1")
 		}, []want{{Warning, "RecordStore quotes", "CopiesMissing", "moves quotes"}, {Note, shard, "starts", "describe pod"}}},
@@ -266,11 +266,11 @@ func TestFindings(t *testing.T) {
 		}, []want{{Warning, "claim data-quotes-ssd-1-0", "somebody has deleted it", "describe pvc"}}},
 		"the volume of a parked shard is lost": {func(t *testing.T, o *Objects) {
 			o.Pools[0].Spec.Parked = []int32{1}
-			shardIs(v1alpha1.ShardParked, "it is parked")(t, o)
+			setShard(v1alpha1.ShardParked, "it is parked")(t, o)
 			loseClaim(o)
 		}, []want{{Warning, "claim data-quotes-ssd-1-0", "is gone", "describe pvc"}, {Note, shard, "Parked", `"parked":[]`}}},
 		"the volume of a shard on a node that is down is lost": {func(t *testing.T, o *Objects) {
-			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+			setShard(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
 			loseClaim(o)
 		}, []want{{Warning, shard, "NodeDown", "n2"}, {Warning, "claim data-quotes-ssd-1-0", "is gone", "describe pvc"}}},
 		"a disk that is not blank": {func(_ *testing.T, o *Objects) {
@@ -343,7 +343,7 @@ func compare(t *testing.T, got []Finding, wanted []want) {
 // The worst finding comes first, and a long message is shortened so that it fits on one line.
 func TestTheWorstComesFirst(t *testing.T) {
 	o, _ := kubefindingtest.Well()
-	shardIs(v1alpha1.ShardNodeDown, strings.Repeat("long words ", 200)+"\nend")(t, &o)
+	setShard(v1alpha1.ShardNodeDown, strings.Repeat("long words ", 200)+"\nend")(t, &o)
 	o.Pools[0].Spec.Update.Mode, o.Pools[0].Status.Updated = v1alpha1.UpdatePaused, 1
 	set(&o.Store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore", "it holds another")
 	got := Find(o)

@@ -137,8 +137,8 @@ func (l *liveStore) Fetch(_ context.Context, key client.Key, _ string, w io.Writ
 	return r, err
 }
 
-// holds checks that a group in the store has the given records.
-func (l *liveStore) holds(t *testing.T, group string, want map[int64]archivetest.Record) {
+// checkRecords checks that a group in the store has the given records.
+func (l *liveStore) checkRecords(t *testing.T, group string, want map[int64]archivetest.Record) {
 	t.Helper()
 	for id, r := range want {
 		if have := l.records[client.Key{ID: id, Group: group}]; !bytes.Equal(have.Data, r.Data) || have.Data == nil ||
@@ -204,7 +204,7 @@ func TestCopyRestoresDeletedAndReplacedRecords(t *testing.T) {
 		got.out != want {
 		t.Fatalf("%q, %v", got.out, got.err)
 	}
-	l.holds(t, "alpha", g.State(index))
+	l.checkRecords(t, "alpha", g.State(index))
 	if l.written() != 13 {
 		t.Errorf("%d records were written", l.written())
 	}
@@ -223,7 +223,7 @@ func TestCopyRestoresDeletedAndReplacedRecords(t *testing.T) {
 	if got := copyTo(t, s, l, opts); got.err != nil || !strings.HasPrefix(got.out, "wrote 2 records") {
 		t.Errorf("equal metadata: %q, %v", got.out, got.err)
 	}
-	l.holds(t, "alpha", g.State(index))
+	l.checkRecords(t, "alpha", g.State(index))
 }
 
 func TestCopyLeavesOtherContent(t *testing.T) {
@@ -259,7 +259,7 @@ func TestACopyThatWasInterruptedGoesOn(t *testing.T) {
 	if got := copyTo(t, s, l, opts); got.err != nil || l.written() != 13 {
 		t.Errorf("%q, %v, %d written", got.out, got.err, l.written())
 	}
-	l.holds(t, "alpha", g.State(index))
+	l.checkRecords(t, "alpha", g.State(index))
 }
 
 func TestCopyOfIDs(t *testing.T) {
@@ -309,7 +309,7 @@ func TestCopyOfAPointThatCannotBeRead(t *testing.T) {
 		!strings.Contains(got.messages, "taken is index 4") {
 		t.Errorf("nearest: %q, %v", got.messages, got.err)
 	}
-	l.holds(t, "beta", beta.State(4))
+	l.checkRecords(t, "beta", beta.State(4))
 	if l.written() != len(beta.State(4)) {
 		t.Errorf("%d records were written, not those as of index 4", l.written())
 	}
@@ -350,7 +350,7 @@ func TestCopyOfADeletedGroup(t *testing.T) {
 	if got.err != nil || l.written() != 1 {
 		t.Fatalf("%q, %v, %d written", got.out, got.err, l.written())
 	}
-	l.holds(t, "alpha", old.State(at))
+	l.checkRecords(t, "alpha", old.State(at))
 	now := w.Now().Format(time.RFC3339Nano)
 	if got := copyTo(t, Source{Bucket: b}, l, CopyOptions{At: now, Group: "alpha"}); got.err != nil || l.written() != 2 {
 		t.Errorf("the living group: %q, %v", got.out, got.err)
@@ -390,12 +390,12 @@ func TestCopyBetweenRoutings(t *testing.T) {
 	if got := copyTo(t, hash, l, CopyOptions{At: now, IDs: ids()}); got.err != nil || l.written() != 2 {
 		t.Errorf("%q, %v", got.out, got.err)
 	}
-	l.holds(t, "", w.Groups[0].State(1))
+	l.checkRecords(t, "", w.Groups[0].State(1))
 	named := newLiving(true)
 	if got := copyTo(t, hash, named, CopyOptions{At: now, Group: "1", As: "x"}); got.err != nil || named.written() != 1 {
 		t.Errorf("%q, %v", got.out, got.err)
 	}
-	named.holds(t, "x", w.Groups[1].State(1))
+	named.checkRecords(t, "x", w.Groups[1].State(1))
 }
 
 func TestCopyKeepsTheRate(t *testing.T) {
@@ -407,7 +407,7 @@ func TestCopyKeepsTheRate(t *testing.T) {
 		if got.err != nil {
 			t.Fatal(got.err)
 		}
-		l.holds(t, "alpha", g.State(index))
+		l.checkRecords(t, "alpha", g.State(index))
 		// The copy writes 1.25 MiB of data and some small records. The rate limit allows the first MiB immediately.
 		if took := time.Since(begin); took < 4*time.Second || took > 6*time.Second {
 			t.Errorf("it took %v", took)

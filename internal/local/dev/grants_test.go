@@ -118,7 +118,7 @@ func (g *granted) set(table access.Table) {
 // as returns the credentials of a client whose certificate has this role and name.
 func (g *granted) as(role identity.Role, name string) credentials.TransportCredentials {
 	g.t.Helper()
-	return shows(g.t, g.secured.authority, identity.Identity{Store: g.secured.store, Role: role, Name: name}, nil)
+	return credsOf(g.t, g.secured.authority, identity.Identity{Store: g.secured.store, Role: role, Name: name}, nil)
 }
 
 func (g *granted) dial(address string, creds credentials.TransportCredentials,
@@ -185,9 +185,11 @@ func requestOf(t *testing.T, method protoreflect.MethodDescriptor, group string)
 	return in
 }
 
-// ask makes a call up to its first answer. If the only record of a batch is refused, ask returns that refusal as the
-// error of the call.
-func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor, in proto.Message) error {
+// firstAnswer makes a call up to its first answer. If the only record of a batch is refused, firstAnswer returns that
+// refusal as the error of the call.
+func firstAnswer(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor,
+	in proto.Message,
+) error {
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
 	if err != nil {
@@ -257,7 +259,7 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 					may  bool
 				}{{right, true}, {"elsewhere", false}, {"others-" + verb, false}, {"stranger", false}} {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-					err := ask(ctx, g.dial(address, g.as(identity.Client, who.name)), method, requestOf(t, method, "a"))
+					err := firstAnswer(ctx, g.dial(address, g.as(identity.Client, who.name)), method, requestOf(t, method, "a"))
 					cancel()
 					code, words := status.Code(err), status.Convert(err).Message()
 					switch {
@@ -294,7 +296,7 @@ func TestARefusalRevealsNothing(t *testing.T) {
 				var answers []string
 				for _, group := range []string{"a", "missing"} {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-					err := ask(ctx, cc, method, requestOf(t, method, group))
+					err := firstAnswer(ctx, cc, method, requestOf(t, method, group))
 					cancel()
 					answers = append(answers, strings.ReplaceAll(fmt.Sprint(err), fmt.Sprintf("%q", group), "GROUP"))
 				}
@@ -304,7 +306,7 @@ func TestARefusalRevealsNothing(t *testing.T) {
 						must.OK(t, protojson.Unmarshal([]byte(strings.ReplaceAll(key, `"1"`, `"`+id+`"`)), in))
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-					answer := fmt.Sprint(ask(ctx, cc, method, in))
+					answer := fmt.Sprint(firstAnswer(ctx, cc, method, in))
 					cancel()
 					if want := strings.ReplaceAll(answers[0], "GROUP", `"a"`); answer != want {
 						t.Errorf("at the %s, %s of record %s says something else:\n%s\n%s", at, name, id, answer, want)
@@ -507,22 +509,22 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 	})
 }
 
-// tokens is an issuer of tokens.
-type tokens struct {
+// tokenIssuer is an issuer of tokens.
+type tokenIssuer struct {
 	t   *testing.T
 	key *ecdsa.PrivateKey
 	url string
 }
 
-func newTokens(t *testing.T, url string) *tokens {
+func newTokens(t *testing.T, url string) *tokenIssuer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must.OK(t, err)
-	return &tokens{t, key, url}
+	return &tokenIssuer{t, key, url}
 }
 
 // issuer returns the entry for k in a table of grants.
-func (k *tokens) issuer() access.Issuer {
+func (k *tokenIssuer) issuer() access.Issuer {
 	k.t.Helper()
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: k.key.Public(), KeyID: "one",
 		Algorithm: string(jose.ES256), Use: "sig"}}})
@@ -531,7 +533,7 @@ func (k *tokens) issuer() access.Issuer {
 }
 
 // issue makes a token of the given ServiceAccount.
-func (k *tokens) issue(account, audience string, ends time.Time) string {
+func (k *tokenIssuer) issue(account, audience string, ends time.Time) string {
 	k.t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: k.key, KeyID: "one"}},
 		nil)

@@ -135,8 +135,8 @@ func (p *tenantStore) group(tenant int) string {
 
 func pick[T any](r *mathrand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// mutated changes a value that a tenant received into one that it never received.
-func (p *tenantStore) mutated(tenant int, value []byte) (out []byte, how string) {
+// mutate changes a value that a tenant received into one that it never received.
+func (p *tenantStore) mutate(tenant int, value []byte) (out []byte, how string) {
 	const signature = 33 // length of a signature: its format, key, end and MAC
 	out = slices.Clone(value)
 	switch p.r.IntN(7) {
@@ -375,7 +375,7 @@ func (p *tenantStore) handBack(ctx context.Context, tenant int, records recordv1
 			raw, _ = base64.RawURLEncoding.DecodeString(string(value)) // cannot fail, because the value is valid base64
 		}
 		good = false
-		value, how = p.mutated(tenant, raw)
+		value, how = p.mutate(tenant, raw)
 		if kind == "page" {
 			value = []byte(base64.RawURLEncoding.EncodeToString(value))
 		}

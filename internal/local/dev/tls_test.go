@@ -63,8 +63,8 @@ func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
 	return c
 }
 
-// shows returns the credentials of a client that has this identity and accepts any server.
-func shows(t *testing.T, by *authority.Authority, id identity.Identity,
+// credsOf returns the credentials of a client that has this identity and accepts any server.
+func credsOf(t *testing.T, by *authority.Authority, id identity.Identity,
 	change func(*authority.Leaf)) credentials.TransportCredentials {
 	t.Helper()
 	leaf := authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour}
@@ -124,19 +124,21 @@ func TestEveryMethodChecksItsCallers(t *testing.T) {
 		"nobody": {credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
 			InsecureSkipVerify: true}), cut, cut, cut, cut, cut, cut},
 		"plaintext":         {insecure.NewCredentials(), cut, cut, cut, cut, cut, cut},
-		"another authority": {shows(t, other, of(own, identity.Gateway, ""), nil), cut, cut, cut, cut, cut, cut},
-		"a certificate for servers": {shows(t, a, of(own, identity.Gateway, ""), serverOnly), cut, cut, cut, cut, cut,
+		"another authority": {credsOf(t, other, of(own, identity.Gateway, ""), nil), cut, cut, cut, cut, cut, cut},
+		"a certificate for servers": {credsOf(t, a, of(own, identity.Gateway, ""), serverOnly), cut, cut, cut, cut, cut,
 			cut},
-		"a certificate that has ended": {shows(t, a, of(own, identity.Gateway, ""), late), cut, cut, cut, cut, cut, cut},
-		"a shard of another store": {shows(t, a, of(foreign, identity.Shard, "shard-0"), nil), refused, refused, refused,
+		"a certificate that has ended": {credsOf(t, a, of(own, identity.Gateway, ""), late), cut, cut, cut, cut, cut, cut},
+		"a shard of another store": {credsOf(t, a, of(foreign, identity.Shard, "shard-0"), nil), refused, refused, refused,
 			may, refused, refused},
-		"a caller":         {shows(t, a, of(own, identity.Client, "c"), nil), may, refused, refused, may, refused, may},
-		"an administrator": {shows(t, a, of(own, identity.Admin, "a"), nil), may, may, refused, may, refused, may},
-		"a gateway":        {shows(t, a, of(own, identity.Gateway, ""), nil), may, may, refused, may, refused, may},
-		"a shard":          {shows(t, a, of(own, identity.Shard, "shard-0"), nil), may, may, may, may, refused, may},
-		"a member of etcd": {shows(t, a, of(own, identity.Etcd, ""), nil), refused, refused, refused, may, refused, refused},
-		"the archiver":     {shows(t, a, of(own, identity.Archive, ""), nil), refused, refused, refused, may, may, may},
-		"the archiver of another store": {shows(t, a, of(foreign, identity.Archive, ""), nil), refused, refused, refused, may,
+		"a caller":         {credsOf(t, a, of(own, identity.Client, "c"), nil), may, refused, refused, may, refused, may},
+		"an administrator": {credsOf(t, a, of(own, identity.Admin, "a"), nil), may, may, refused, may, refused, may},
+		"a gateway":        {credsOf(t, a, of(own, identity.Gateway, ""), nil), may, may, refused, may, refused, may},
+		"a shard":          {credsOf(t, a, of(own, identity.Shard, "shard-0"), nil), may, may, may, may, refused, may},
+		"a member of etcd": {credsOf(t, a, of(own, identity.Etcd, ""), nil),
+			refused, refused, refused, may, refused, refused},
+		"the archiver": {credsOf(t, a, of(own, identity.Archive, ""), nil), refused, refused, refused, may, may, may},
+		"the archiver of another store": {credsOf(t, a, of(foreign, identity.Archive, ""), nil),
+			refused, refused, refused, may,
 			refused, refused},
 	}
 	servers := map[string]struct {

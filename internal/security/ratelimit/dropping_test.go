@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// listening starts a server at an address. It sends back whatever it receives.
-func listening(t *testing.T, address string, config net.ListenConfig, open func(net.Conn) net.Conn) string {
+// startEchoServer starts a server at an address. It sends back whatever it receives.
+func startEchoServer(t *testing.T, address string, config net.ListenConfig, open func(net.Conn) net.Conn) string {
 	t.Helper()
 	listener, err := config.Listen(t.Context(), "tcp", address)
 	must.OK(t, err)
@@ -102,7 +102,7 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 			d.lasts = time.Hour
 			var config net.ListenConfig
 			d.listens(&config)
-			to := listening(t, c.listen, config, func(raw net.Conn) net.Conn { return raw })
+			to := startEchoServer(t, c.listen, config, func(raw net.Conn) net.Conn { return raw })
 			_, port, err := net.SplitHostPort(to)
 			must.OK(t, err)
 			reach := func(from string) string {
@@ -175,7 +175,7 @@ func TestFrequentConnectionsAreDropped(t *testing.T) {
 	creds := g.Credentials(insecure.NewCredentials())
 	var config net.ListenConfig
 	g.Listens(&config)
-	to := listening(t, "127.0.0.1:0", config, func(raw net.Conn) net.Conn {
+	to := startEchoServer(t, "127.0.0.1:0", config, func(raw net.Conn) net.Conn {
 		conn, _, err := creds.ServerHandshake(raw)
 		if err != nil {
 			return nil // a refused connection is closed immediately
@@ -265,7 +265,7 @@ func TestRemovalOfDroppedAddressIsRetried(t *testing.T) {
 	}
 	var config net.ListenConfig
 	d.listens(&config)
-	to := listening(t, "127.0.0.1:0", config, func(raw net.Conn) net.Conn { return raw })
+	to := startEchoServer(t, "127.0.0.1:0", config, func(raw net.Conn) net.Conn { return raw })
 	const loud = "127.0.0.2"
 	d.lasts = time.Hour
 	who := prefix(&net.TCPAddr{IP: net.ParseIP(loud)})

@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// reports stands in for a test. It does nothing but record the error with which the test was aborted.
-type reports struct{ fatal []any }
+// recorder stands in for a test. It does nothing but record the error with which the test was aborted.
+type recorder struct{ fatal []any }
 
-func (*reports) Helper()             {}
-func (r *reports) Fatal(args ...any) { r.fatal = append(r.fatal, args...) }
+func (*recorder) Helper()             {}
+func (r *recorder) Fatal(args ...any) { r.fatal = append(r.fatal, args...) }
 
 func TestOnlyAnErrorEndsATest(t *testing.T) {
-	var r reports
+	var r recorder
 	OK(&r, nil)
 	if len(r.fatal) != 0 {
 		t.Fatalf("no error ended the test with %v", r.fatal)

@@ -111,8 +111,8 @@ func (r *run) start(d *Disk, name, address string, want error) *Process {
 	return p
 }
 
-// again makes a shard start once more on the disk: it starts a process, and stops it.
-func (r *run) again() {
+// restart makes a shard start once more on the disk: it starts a process, and stops it.
+func (r *run) restart() {
 	r.Helper()
 	r.start(&r.disk, "a", here, nil).stop()
 }
@@ -130,7 +130,7 @@ var cases = []struct {
 }{
 	{"a disk starts again and again", func(r *run) {
 		for range 3 {
-			r.again()
+			r.restart()
 			p := r.start(&r.disk, "a", elsewhere, nil)
 			r.write(p, nil)
 			r.write(p, nil)
@@ -138,20 +138,20 @@ var cases = []struct {
 		}
 	}},
 	{"a backup from before the last start", func(r *run) {
-		r.again()
+		r.restart()
 		backup := r.disk
-		r.again()
+		r.restart()
 		r.start(&backup, "a", here, placement.ErrRolledBack)
 	}},
 	{"a backup from before the last three starts", func(r *run) {
-		r.again()
+		r.restart()
 		backup := r.disk
-		r.again()
-		r.again()
-		r.again()
+		r.restart()
+		r.restart()
+		r.restart()
 		r.start(&backup, "a", here, placement.ErrRolledBack)
 		r.start(&backup, "a", elsewhere, placement.ErrRolledBack)
-		r.again()
+		r.restart()
 	}},
 	{"an image of a running disk", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)
@@ -159,7 +159,7 @@ var cases = []struct {
 		r.write(p, nil)
 		p.stop()
 		r.start(&image, "a", here, placement.ErrRolledBack)
-		r.again()
+		r.restart()
 	}},
 	{"an image of a running disk, of several runs", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)
@@ -188,10 +188,10 @@ var cases = []struct {
 		r.write(p, nil)
 		r.disk.next(p.shard.Step)
 		p.stop()
-		r.again()
+		r.restart()
 	}},
 	{"killed again and again before it is registered", func(r *run) {
-		r.again()
+		r.restart()
 		for range 3 {
 			asking := r.disk.shardOn("a", here)
 			asking.Generation++
@@ -199,17 +199,17 @@ var cases = []struct {
 			must.OK(r, err)
 			r.disk.Open(registered)
 		}
-		r.again()
+		r.restart()
 	}},
 	{"a copy that went on by itself", func(r *run) {
-		r.again()
+		r.restart()
 		backup := r.disk
 		for range 5 { // starts the copy five times, without registering the new steps
 			backup.Open(backup.Registered)
 		}
-		r.again()
+		r.restart()
 		r.start(&backup, "a", here, placement.ErrRolledBack)
-		r.again()
+		r.restart()
 	}},
 	{"a copy in a step of the same number", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)
@@ -239,7 +239,7 @@ var cases = []struct {
 		must.OK(r, err)
 		r.write(p, nil)
 		stop()
-		r.again()
+		r.restart()
 	}},
 	{"a process in whose place another one is", func(r *run) {
 		p := r.start(&r.disk, "a", here, nil)
@@ -260,8 +260,8 @@ var cases = []struct {
 		earlier := r.disk
 		earlier.Generation = 6
 		r.start(&earlier, "a", here, placement.ErrRolledBack)
-		r.again()
-		r.again()
+		r.restart()
+		r.restart()
 		before.Generation = 20
 		r.start(&before, "a", here, placement.ErrRolledBack) // a copy of the disk from the time before it had steps
 	}},

@@ -54,8 +54,8 @@ type cutter struct {
 	worst bool // whether all cuts happen right after an acknowledgement and lose everything that was not flushed
 }
 
-// cuts cuts the power at n positions, and returns the violations that it found.
-func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
+// cutMany cuts the power at n positions, and returns the violations that it found.
+func (c *cutter) cutMany(ctx context.Context, n int, seed uint64) (wrong []error) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	at := make([]int, 0, n)
 	for len(at) < n {

@@ -84,7 +84,7 @@ func TestPowerCutsDetectMissingSyncs(t *testing.T) {
 				r, err := record(t.Context(), fs, etcd, t.TempDir(), c.files, writesRecorded, seed)
 				must.OK(t, err)
 				cut := &cutter{recording: r, dir: t.TempDir(), tally: total, worst: true}
-				if wrong := cut.cuts(t.Context(), 10, seed); len(wrong) > 0 {
+				if wrong := cut.cutMany(t.Context(), 10, seed); len(wrong) > 0 {
 					t.Logf("%d of %d cuts found it: %v", len(wrong), total.cuts, wrong[0])
 					return
 				}

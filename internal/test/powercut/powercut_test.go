@@ -85,7 +85,7 @@ func TestPowerCuts(t *testing.T) {
 					}
 				}
 				c := &cutter{recording: r, dir: t.TempDir(), tally: total}
-				for _, err := range c.cuts(t.Context(), min(cutsOfARecording, wanted-total.cuts), seed) {
+				for _, err := range c.cutMany(t.Context(), min(cutsOfARecording, wanted-total.cuts), seed) {
 					wrong++
 					t.Errorf("seed %d: %v", seed, err)
 				}

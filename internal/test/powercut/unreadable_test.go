@@ -115,7 +115,7 @@ func TestUnreadableBlockAfterPowerCut(t *testing.T) {
 	r, err := record(t.Context(), fs, newStoreEtcd(t), t.TempDir(), vfs.OS{}, writesRecorded, seedWanted(t))
 	must.OK(t, err)
 	random := rand.New(rand.NewPCG(seedWanted(t), 5))
-	u := &unreadable{recording: r, dir: t.TempDir()}
+	u := &unreadableTest{recording: r, dir: t.TempDir()}
 	told := map[string]int{}
 	for range badImages {
 		u.cutAt(r.ledger.acks[random.IntN(len(r.ledger.acks))])
@@ -136,8 +136,8 @@ func TestUnreadableBlockAfterPowerCut(t *testing.T) {
 	t.Logf("starts with a block that cannot be read: %v", told)
 }
 
-// unreadable cuts the power in a recording, and starts shards on the result while a block cannot be read.
-type unreadable struct {
+// unreadableTest cuts the power in a recording, and starts shards on the result while a block cannot be read.
+type unreadableTest struct {
 	*recording
 	dir   string
 	image *faultdisk.Image
@@ -145,12 +145,12 @@ type unreadable struct {
 }
 
 // cutAt cuts the power at a position. Only flushed data survives the cut.
-func (u *unreadable) cutAt(position int) {
+func (u *unreadableTest) cutAt(position int) {
 	u.cut = position
 	u.image, _ = faultdisk.NewCutter(u.before, u.record).Cut(position, faultdisk.Survival{Keep: faultdisk.KeepNone})
 }
 
-func (u *unreadable) suspects(random *rand.Rand) ([]suspect, error) {
+func (u *unreadableTest) suspects(random *rand.Rand) ([]suspect, error) {
 	m, err := u.fs.mount(u.dir, faultdisk.Of(u.image), false)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (u *unreadable) suspects(random *rand.Rand) ([]suspect, error) {
 // start starts a shard on a disk with a block that cannot be read. The argument times is the number of reads that
 // fail, or 0 if all of them fail. start returns how the shard has reacted, and an error if the shard has lost data
 // without reporting it.
-func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome string, err error) {
+func (u *unreadableTest) start(ctx context.Context, bad suspect, times int) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	disk := faultdisk.Of(u.image)

@@ -30,8 +30,8 @@ func (u usage) String() string {
 		u.cpu.Seconds(), u.resident>>20, u.peak>>20)
 }
 
-// used reads a process's usage from the kernel.
-func used(t *testing.T, pid int) usage {
+// readUsage reads a process's usage from the kernel.
+func readUsage(t *testing.T, pid int) usage {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	must.OK(t, err)
@@ -64,9 +64,9 @@ func kibibytes(status []byte, name string) int64 {
 // requests counts the operator's requests that the API server has answered, by verb and kind.
 type requests map[string]int
 
-// writes returns the number of requests that change something. It does not count those for the lease with which
+// writeCount returns the number of requests that change something. It does not count those for the lease with which
 // operators elect their leader.
-func (r requests) writes() (n int) {
+func (r requests) writeCount() (n int) {
 	for what, count := range r {
 		if verb, kind, _ := strings.Cut(what, " "); verb != "get" && verb != "list" && kind != "leases" {
 			n += count

@@ -142,9 +142,9 @@ func (c *cluster) readiness(ctx context.Context, t *testing.T, store *v1alpha1.R
 func (c *cluster) awaitQuiet(ctx context.Context, t *testing.T) {
 	t.Helper()
 	const enough = 35 * time.Second // longer than the interval of 30 s at which the operator checks a healthy pool
-	last, since := c.requests(t).writes(), time.Now()
+	last, since := c.requests(t).writeCount(), time.Now()
 	await(ctx, t, fmt.Sprintf("the operator to write nothing for %v", enough), func() (bool, string) {
-		if now := c.requests(t).writes(); now != last {
+		if now := c.requests(t).writeCount(); now != last {
 			last, since = now, time.Now()
 		}
 		return time.Since(since) > enough, fmt.Sprintf("it has made %d writes", last)
@@ -180,14 +180,14 @@ func firstStart(t *testing.T, shards int) picture {
 	store := c.store(ctx, t, shards, shards)
 	f := startFleet(ctx, t, c, store)
 	await(ctx, t, "the store to be Ready", func() (bool, string) { return c.readiness(ctx, t, store, shards) })
-	rise, use := c.requests(t), used(t, operator.Process.Pid)
+	rise, use := c.requests(t), readUsage(t, operator.Process.Pid)
 	t.Logf("%d shards are Ready after %.1f s (wanted of 1000: at most 300); %v; %d writes: %v",
-		shards, time.Since(began).Seconds(), use, rise.writes(), rise)
+		shards, time.Since(began).Seconds(), use, rise.writeCount(), rise)
 	c.awaitQuiet(ctx, t)
 	out := c.takePicture(ctx, t, f, shards)
 	c.observeIdle(ctx, t, operator.Process.Pid)
 	c.loseNode(ctx, t, f, store, shards/2)
-	use = used(t, operator.Process.Pid)
+	use = readUsage(t, operator.Process.Pid)
 	t.Logf("at the end: %v", use)
 	c.checkNothingForbidden(t)
 	if use.peak > residentMax {
@@ -215,19 +215,19 @@ func (c *cluster) checkNothingForbidden(t *testing.T) {
 func (c *cluster) observeIdle(ctx context.Context, t *testing.T, pid int) {
 	t.Helper()
 	const minute = time.Minute
-	before, usedBefore := c.requests(t), used(t, pid)
+	before, usedBefore := c.requests(t), readUsage(t, pid)
 	select {
 	case <-ctx.Done():
 	case <-time.After(minute):
 	}
-	made, use := c.requests(t).since(before), used(t, pid)
+	made, use := c.requests(t).since(before), readUsage(t, pid)
 	t.Logf("a minute in which nothing happens: %.1f %% of a core (wanted: at most 5), %d writes beside those of leases: "+
 		"%v; %v",
-		100*(use.cpu-usedBefore.cpu).Seconds()/minute.Seconds(), made.writes(), made, use)
-	if made.writes() > 0 {
-		t.Errorf("nothing has changed for a minute, and the operator has made %d writes: %v", made.writes(), made)
+		100*(use.cpu-usedBefore.cpu).Seconds()/minute.Seconds(), made.writeCount(), made, use)
+	if made.writeCount() > 0 {
+		t.Errorf("nothing has changed for a minute, and the operator has made %d writes: %v", made.writeCount(), made)
 	}
-	if leases := made["update leases"]; leases+made.writes() > int(minute.Seconds()) {
+	if leases := made["update leases"]; leases+made.writeCount() > int(minute.Seconds()) {
 		t.Errorf("the operator makes more than one write a second while nothing happens: %v", made)
 	}
 }
@@ -249,7 +249,7 @@ func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v
 	}
 	before := c.requests(t)
 	began := time.Now()
-	f.endOnNode(nodeName(n))
+	f.stopNode(nodeName(n))
 	must.OK(t, c.client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(n)}}))
 	await(ctx, t, "the groups of the lost node to be wanted elsewhere", func() (bool, string) {
 		left := 0
@@ -296,9 +296,9 @@ func growUnderKills(t *testing.T, shards int) picture {
 	for n := range kills {
 		// A kill happens after a certain number of writes, not at a certain time. So on machines of any speed, the kills
 		// hit the same phases of the work.
-		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
+		at := c.requests(t).writeCount() + 1 + random.IntN(max(2, shards/2))
 		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {
-			made := c.requests(t).writes()
+			made := c.requests(t).writeCount()
 			done, _ := c.readiness(ctx, t, store, shards)
 			return made >= at || done, fmt.Sprintf("it has made %d writes of %d", made, at)
 		})
@@ -312,9 +312,9 @@ func growUnderKills(t *testing.T, shards int) picture {
 	await(ctx, t, "the store to be Ready with all shards", func() (bool, string) {
 		return c.readiness(ctx, t, store, shards)
 	})
-	made, use := c.requests(t).since(before), used(t, operator.Process.Pid)
+	made, use := c.requests(t).since(before), readUsage(t, operator.Process.Pid)
 	t.Logf("%d shards have become %d after %.1f s; of the last operator: %v; %d writes: %v",
-		shards/2, shards, time.Since(began).Seconds(), use, made.writes(), made)
+		shards/2, shards, time.Since(began).Seconds(), use, made.writeCount(), made)
 	if use.peak > residentMax {
 		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20,
 			residentMax>>20)

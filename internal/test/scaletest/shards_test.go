@@ -211,8 +211,8 @@ func (f *fleet) end(address string) {
 	}
 }
 
-// endOnNode stops the shards on a node, as if the node had failed.
-func (f *fleet) endOnNode(node string) {
+// stopNode stops the shards on a node, as if the node had failed.
+func (f *fleet) stopNode(node string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// The shards stay in the map. Otherwise they would be started again, because the objects of their pods still exist.

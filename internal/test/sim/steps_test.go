@@ -55,12 +55,12 @@ func (s sinceBackup) isOld() bool { return s.restarted || s.covered >= stepBound
 // backUpNow takes an image of a machine's disk. The caller holds world.mu.
 func (m *machine) backUpNow() {
 	m.backup = m.disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
-	m.since = sinceBackup{durable: m.durable()}
+	m.since = sinceBackup{durable: m.durableRounds()}
 }
 
-// durable returns how many rounds of the committer have become durable since the process began. The caller holds
+// durableRounds returns how many rounds of the committer have become durable since the process began. The caller holds
 // world.mu.
-func (m *machine) durable() uint64 {
+func (m *machine) durableRounds() uint64 {
 	if m.process == nil {
 		return 0
 	}
@@ -250,7 +250,7 @@ func (w *world) runVolumeSteps() {
 
 func (w *world) step(m *machine) {
 	w.mu.Lock()
-	s, silent, durable := m.session, w.isEtcdSilent(), m.durable()
+	s, silent, durable := m.session, w.isEtcdSilent(), m.durableRounds()
 	runs := s != nil && m.process != nil && m.process.disk == s.disk
 	if runs && m.backup != nil {
 		m.since.measure(durable, silent)

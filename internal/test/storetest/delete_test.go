@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// admin returns a client for the gateway's AdminService.
-func admin(t *testing.T, s *Server) recordv1.AdminServiceClient {
+// adminClient returns a client for the gateway's AdminService.
+func adminClient(t *testing.T, s *Server) recordv1.AdminServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), grpc.WithContextDialer(s.Network.Dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -78,7 +78,7 @@ func emptyGroupIsDeleted(t *testing.T, copies int) {
 	s := StartWith(t, Config{Named: true, Shards: 3, Copies: copies})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	a, c := admin(t, s), s.Client(t, client.Config{})
+	a, c := adminClient(t, s), s.Client(t, client.Config{})
 	if _, err := c.Put(ctx, client.Key{Group: "full", ID: 1}, []byte("kept"), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestPutDuringDeleteIsKept(t *testing.T) {
 		s := StartWith(t, Config{Named: true, Shards: 3, Copies: 3})
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 		defer cancel()
-		a, c := admin(t, s), s.Client(t, client.Config{})
+		a, c := adminClient(t, s), s.Client(t, client.Config{})
 		deleted, kept := 0, 0
 		for round := range 12 {
 			key := client.Key{Group: fmt.Sprint("g", round), ID: int64(round)}
@@ -201,7 +201,7 @@ func TestFailedDeletionLeavesGroupWritable(t *testing.T) {
 		s := StartWith(t, Config{Named: true, Shards: 3, Copies: 3})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		a, c := admin(t, s), s.Client(t, client.Config{})
+		a, c := adminClient(t, s), s.Client(t, client.Config{})
 		if _, err := a.CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: "g"}); err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func learnerIsNeverHeard(t *testing.T) {
 	s.shards, s.disks = append(s.shards, nil), append(s.disks, vfstest.NewMem())
 	must.OK(t, s.startShard(ctx, 3))
 	must.OK(t, s.Store.SetShardState(ctx, meta.StoreUUID, "shard-1", placement.Draining))
-	a := admin(t, s)
+	a := adminClient(t, s)
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		list, err := recordv1.AllGroups(ctx, a, &recordv1.ListGroupsRequest{})
 		must.OK(t, err)

@@ -121,7 +121,7 @@ func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error
 		return err
 	}
 	t.Cleanup(func() { stopPart(t, time.Second, s.gateway.Stop) }) // disconnects clients that still have open streams
-	return s.ready(ctx, meta)
+	return s.awaitReady(ctx, meta)
 }
 
 // stopPart stops a part of the store. It disconnects the clients that are still connected after the given time.
@@ -168,8 +168,8 @@ func (s *Server) dialFrom(n int) func(ctx context.Context, at string) (net.Conn,
 	}
 }
 
-// ready waits until the gateway can route calls to every group.
-func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
+// awaitReady waits until the gateway can route calls to every group.
+func (s *Server) awaitReady(ctx context.Context, meta placement.Meta) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	owned := 0

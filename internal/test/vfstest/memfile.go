@@ -263,8 +263,8 @@ func (f *memFile) Fd() (uintptr, bool) { return 0, false }
 func (f *memFile) Direct() bool        { return f.direct }
 func (f *memFile) ReadAlign() int64    { return memReadAlign }
 
-// usable returns an error if the file cannot be used. The caller holds Mem.mu.
-func (f *memFile) usable(write bool) error {
+// checkUsable returns an error if the file cannot be used. The caller holds Mem.mu.
+func (f *memFile) checkUsable(write bool) error {
 	switch {
 	case f.closed:
 		return fs.ErrClosed
@@ -289,7 +289,7 @@ func (f *memFile) Close() error {
 func (f *memFile) Size() (int64, error) {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
-	if err := f.usable(false); err != nil {
+	if err := f.checkUsable(false); err != nil {
 		return 0, &fs.PathError{Op: "size", Path: f.name, Err: err}
 	}
 	return f.node.size, nil
@@ -299,7 +299,7 @@ func (f *memFile) Size() (int64, error) {
 func (f *memFile) DataEnd(from int64) (int64, error) {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
-	err := f.usable(false)
+	err := f.checkUsable(false)
 	if err == nil && from < 0 {
 		err = syscall.EINVAL
 	}
@@ -329,7 +329,7 @@ const memReadAlign = 512
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
-	err := f.usable(false)
+	err := f.checkUsable(false)
 	switch {
 	case err != nil:
 	case off < 0:
@@ -368,7 +368,7 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	written := 0
 	op := Op{Kind: OpWrite, Name: f.name, Offset: off, Length: int64(len(p))}
 	err := f.m.mutate(op, func(begin func() error) error {
-		if err := f.usable(true); err != nil {
+		if err := f.checkUsable(true); err != nil {
 			return err
 		}
 		if off < 0 {
@@ -398,7 +398,7 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 
 func (f *memFile) Truncate(size int64) error {
 	return f.m.mutate(Op{Kind: OpTruncate, Name: f.name, Length: size}, func(begin func() error) error {
-		if err := f.usable(true); err != nil {
+		if err := f.checkUsable(true); err != nil {
 			return err
 		}
 		if size < 0 {
@@ -416,7 +416,7 @@ func (f *memFile) Truncate(size int64) error {
 func (f *memFile) Allocate(offset, length int64) error {
 	op := Op{Kind: OpAllocate, Name: f.name, Offset: offset, Length: length}
 	return f.m.mutate(op, func(begin func() error) error {
-		if err := f.usable(true); err != nil {
+		if err := f.checkUsable(true); err != nil {
 			return err
 		}
 		if offset < 0 || length <= 0 {
@@ -446,7 +446,7 @@ func (f *memFile) Allocate(offset, length int64) error {
 
 func (f *memFile) Sync() error {
 	return f.m.mutate(Op{Kind: OpSync, Name: f.name}, func(begin func() error) error {
-		if err := f.usable(false); err != nil {
+		if err := f.checkUsable(false); err != nil {
 			return err
 		}
 		if err := begin(); err != nil {
@@ -461,7 +461,7 @@ func (f *memFile) Sync() error {
 func (f *memFile) dropUnsynced() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
-	if err := f.usable(false); err != nil {
+	if err := f.checkUsable(false); err != nil {
 		return err
 	}
 	f.node.drop()

@@ -35,8 +35,8 @@ import (
 var store = identity.Store{Domain: "cluster.local", Namespace: "quotes",
 	UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
 
-// served is a gRPC server with a Guard. In place of a certificate, a header identifies the caller.
-type served struct {
+// guardedServer is a gRPC server with a Guard. In place of a certificate, a header identifies the caller.
+type guardedServer struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
 	*Guard
@@ -51,17 +51,17 @@ type served struct {
 }
 
 // Get succeeds if the caller has permission for the group.
-func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+func (s *guardedServer) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
 	return &recordv1.GetResponse{}, access.May(ctx, access.Get, in.GetKey().GetGroup())
 }
 
 // Scan succeeds if the caller has permission for the group.
-func (s *served) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
+func (s *guardedServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	return access.May(stream.Context(), access.Scan, in.GetGroup())
 }
 
 // Put succeeds if the caller has permission for the record.
-func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
+func (s *guardedServer) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
 	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
 		return nil, err
 	}
@@ -72,12 +72,12 @@ func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.Pu
 }
 
 // ListShards returns an empty response.
-func (*served) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
+func (*guardedServer) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
 	return &recordv1.ListShardsResponse{}, nil
 }
 
 // AcceptLoss returns an empty response.
-func (*served) AcceptLoss(context.Context, *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse, error) {
+func (*guardedServer) AcceptLoss(context.Context, *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse, error) {
 	return &recordv1.AcceptLossResponse{}, nil
 }
 
@@ -101,15 +101,15 @@ func (l *lines) String() string {
 
 func init() { tablePatience, auditPatience = time.Minute, time.Minute }
 
-func serve(t *testing.T, audit *Audit) *served {
+func serve(t *testing.T, audit *Audit) *guardedServer {
 	t.Helper()
 	return serveWith(t, audit, func(*Config) {})
 }
 
 // serveWith is like serve, but applies change to the configuration first.
-func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
+func serveWith(t *testing.T, audit *Audit, change func(*Config)) *guardedServer {
 	t.Helper()
-	s := &served{take: make(chan []byte), log: &lines{}}
+	s := &guardedServer{take: make(chan []byte), log: &lines{}}
 	cfg := Config{
 		Store: store, Audit: audit, Logger: slog.New(slog.NewTextHandler(s.log, nil)),
 		Who: func(ctx context.Context) (identity.Identity, bool) {
@@ -147,7 +147,7 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 }
 
 // listen starts a server with the given options, and returns a client connection to it.
-func (s *served) listen(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
+func (s *guardedServer) listen(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	server := grpc.NewServer(options...)
 	recordv1.RegisterRecordServiceServer(server, s)
@@ -175,7 +175,7 @@ func as(t *testing.T, who string) context.Context {
 }
 
 // get reads a record from a group, and returns the status code of the response.
-func (s *served) get(t *testing.T, who, group string) codes.Code {
+func (s *guardedServer) get(t *testing.T, who, group string) codes.Code {
 	t.Helper()
 	_, err := s.record.Get(as(t, who), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group}})
 	return status.Code(err)
@@ -186,8 +186,8 @@ const tableOf = `{"version":1,"grants":[
  {"name":"ops","subjects":[{"kind":"Certificate","name":"ops"}],
   "verbs":["admin-read","admin-write"],"groups":{"all":true}}]}`
 
-// give passes a table to the Guard, and waits until the Guard uses it.
-func (s *served) give(text []byte) {
+// setTable passes a table to the Guard, and waits until the Guard uses it.
+func (s *guardedServer) setTable(text []byte) {
 	s.take <- text
 	// The Guard receives the second table only after it has begun to use the first one, because the channel has no
 	// buffer.
@@ -196,7 +196,7 @@ func (s *served) give(text []byte) {
 
 func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	s := serve(t, nil)
-	s.give(nil)
+	s.setTable(nil)
 	for who, want := range map[string]codes.Code{"client/c": codes.OK, "admin/a": codes.OK, "gateway": codes.OK} {
 		if got := s.get(t, who, "a"); got != want {
 			t.Errorf("%s: %s", who, got)
@@ -220,14 +220,14 @@ func TestOnlyPlaintextIsEverybody(t *testing.T) {
 			return len(metadata.ValueFromIncomingContext(ctx, "who")) == 0
 		}
 	})
-	plain.give([]byte(tableOf))
+	plain.setTable([]byte(tableOf))
 	if _, err := plain.record.Get(t.Context(), &recordv1.GetRequest{}); err != nil {
 		t.Errorf("over plaintext: %v", err)
 	}
 	if got := plain.get(t, "client/c", "b"); got != codes.PermissionDenied {
 		t.Errorf("over TLS: %s", got)
 	}
-	s := &served{}
+	s := &guardedServer{}
 	for name, options := range map[string][]grpc.ServerOption{"": nil, "plaintext": Plaintext()} {
 		conn := s.listen(t, options...)
 		_, unary := recordv1.NewRecordServiceClient(conn).Get(t.Context(), &recordv1.GetRequest{})
@@ -246,7 +246,7 @@ func TestOnlyPlaintextIsEverybody(t *testing.T) {
 // the caller. It must not be mistaken for a call by the gateway itself.
 func TestGatewayCallWithoutCallerIsRefused(t *testing.T) {
 	s := serveWith(t, nil, func(cfg *Config) { cfg.Forwarded = true })
-	s.give([]byte(tableOf))
+	s.setTable([]byte(tableOf))
 	for _, c := range []struct {
 		name    string
 		headers []string
@@ -306,7 +306,7 @@ func TestGatewayCallWithoutCallerIsRefused(t *testing.T) {
 // keep those messages in memory.
 func TestACallIsRefusedByItsHeaders(t *testing.T) {
 	s := serve(t, nil)
-	s.give([]byte(tableOf))
+	s.setTable([]byte(tableOf))
 	begin := func(ctx context.Context, method string) error {
 		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
 		if err != nil {
@@ -352,7 +352,7 @@ func TestACallIsRefusedByItsHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-entered // waits for the first decision, which is made with a table that permits the call
-	s.give([]byte(strings.Replace(tableOf, `"name":"c"`, `"name":"another"`, 1)))
+	s.setTable([]byte(strings.Replace(tableOf, `"name":"c"`, `"name":"another"`, 1)))
 	if err := stream.SendMsg(&recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func (headersRead) HandleConn(context.Context, stats.ConnStats) {}
 func TestStoreWithoutRequiredTableIsClosed(t *testing.T) {
 	s := serve(t, nil)
 	s.required.Store(true)
-	s.give(nil)
+	s.setTable(nil)
 	for who, want := range map[string]codes.Code{"client/c": codes.Unavailable, "admin/a": codes.OK, "gateway": codes.OK,
 		"shard/s": codes.OK} {
 		if got := s.get(t, who, "a"); got != want {
@@ -399,7 +399,7 @@ func TestStoreWithoutRequiredTableIsClosed(t *testing.T) {
 	if s.Version() != 0 {
 		t.Error(s.Version())
 	}
-	s.give([]byte(tableOf))
+	s.setTable([]byte(tableOf))
 	if a, b := s.get(t, "client/c", "a"), s.get(t, "client/c", "b"); a != codes.OK || b != codes.PermissionDenied {
 		t.Errorf("with a table: in a %s, in b %s", a, b)
 	}
@@ -412,7 +412,7 @@ func TestStoreWithoutRequiredTableIsClosed(t *testing.T) {
 // replaced by an invalid one.
 func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	s := serve(t, nil)
-	s.give([]byte(tableOf))
+	s.setTable([]byte(tableOf))
 	check := func() {
 		t.Helper()
 		if a, b := s.get(t, "client/c", "a"), s.get(t, "client/c", "b"); a != codes.OK || b != codes.PermissionDenied {
@@ -426,7 +426,7 @@ func TestTheLastGoodTableStaysInUse(t *testing.T) {
 			table = []byte(text)
 		}
 		before := testutil.ToFloat64(s.counts.errors)
-		s.give(table)
+		s.setTable(table)
 		check()
 		if after := testutil.ToFloat64(s.counts.errors); after <= before {
 			t.Errorf("%q is not counted", text)
@@ -436,7 +436,7 @@ func TestTheLastGoodTableStaysInUse(t *testing.T) {
 		!strings.Contains(log, `\"read\" is no verb`) {
 		t.Error(log)
 	}
-	s.give([]byte(strings.Replace(tableOf, `["a"]`, `["b"]`, 1)))
+	s.setTable([]byte(strings.Replace(tableOf, `["a"]`, `["b"]`, 1)))
 	if a, b := s.get(t, "client/c", "a"), s.get(t, "client/c", "b"); a != codes.PermissionDenied || b != codes.OK {
 		t.Errorf("the next table: in a %s, in b %s", a, b)
 	}
@@ -457,11 +457,11 @@ func TestCallersWaitForTheFirstTable(t *testing.T) {
 	}
 	answered := make(chan codes.Code, 1)
 	go func() { answered <- s.get(t, "client/c", "a") }()
-	s.give([]byte(tableOf))
+	s.setTable([]byte(tableOf))
 	if got := <-answered; got != codes.OK {
 		t.Error(got)
 	}
-	s.give([]byte("{")) // an invalid table follows a valid one
+	s.setTable([]byte("{")) // an invalid table follows a valid one
 	if got := s.get(t, "client/c", "a"); got != codes.OK {
 		t.Error(got)
 	}
@@ -488,15 +488,15 @@ func TestAuditLogEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, audit)
-	s.give([]byte(tableOf))
+	s.setTable([]byte(tableOf))
 	put := func(who, group string) {
 		_, _ = s.record.Put(as(t, who), &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: group, Id: 5},
 			Data: []byte("secret")})
 	}
 	s.get(t, "client/c", "a")
-	s.get(t, "client/c", "a") // no longer the first use of this grant, so nothing is logged
-	s.give([]byte(tableOf))   // installing the same table again must not reset the first uses
-	s.get(t, "client/c", "a") // still not a first use
+	s.get(t, "client/c", "a")   // no longer the first use of this grant, so nothing is logged
+	s.setTable([]byte(tableOf)) // installing the same table again must not reset the first uses
+	s.get(t, "client/c", "a")   // still not a first use
 	s.get(t, "client/c", "b")
 	put("client/c", "a")
 	put("client/c", "b")
@@ -561,7 +561,7 @@ func TestUnreadAuditLogBlocksNoCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, audit)
-	s.give([]byte(tableOf))
+	s.setTable([]byte(tableOf))
 	refused := 0
 	for testutil.ToFloat64(audit.lost) == 0 {
 		if got := s.get(t, "client/c", "b"); got != codes.PermissionDenied {
