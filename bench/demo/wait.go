@@ -195,7 +195,7 @@ func (d *demo) withEvidence(err error) error {
 	return &evidenceError{err, b.String()}
 }
 
-// evidenceError is an error together with the longer message that evidence has composed for it.
+// evidenceError is an error together with the longer message that withEvidence has composed for it.
 type evidenceError struct {
 	error
 	words string

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// operate simulates the operator. After the spec of a pool has changed, it writes one status for each step.
-func operate(ctx context.Context, t *testing.T, c client.Client, namespace, name string,
+// simulateOperator simulates the operator. After the spec of a pool has changed, it writes one status for each step.
+func simulateOperator(ctx context.Context, t *testing.T, c client.Client, namespace, name string,
 	steps ...func(*v1alpha1.ShardPool)) {
 	t.Helper()
 	go func() {
@@ -76,10 +76,11 @@ func TestDrainAPool(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	operate(ctx, t, a.objects, a.namespace, pool.Name, leftOf(64, 10, 0), leftOf(0, 0, 0), func(p *v1alpha1.ShardPool) {
-		c := isTrue(v1alpha1.ConditionDrained, "Drained", p.Generation)
-		p.Status.Conditions = append(p.Status.Conditions, c)
-	})
+	simulateOperator(ctx, t, a.objects, a.namespace, pool.Name, leftOf(64, 10, 0), leftOf(0, 0, 0),
+		func(p *v1alpha1.ShardPool) {
+			c := isTrue(v1alpha1.ConditionDrained, "Drained", p.Generation)
+			p.Status.Conditions = append(p.Status.Conditions, c)
+		})
 	must.OK(t, a.call(ctx, "drain", pool.Name))
 	text := said()
 	if !strings.Contains(text, "kubectl -n drain-pool delete shardpool quotes-ssd removes it") {
@@ -108,7 +109,7 @@ func TestDrainAShard(t *testing.T) {
 	a, said, pool := drainedPool(t, "drain-shard")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	operate(ctx, t, a.objects, a.namespace, pool.Name, leftOf(64, 3, 64), func(p *v1alpha1.ShardPool) {
+	simulateOperator(ctx, t, a.objects, a.namespace, pool.Name, leftOf(64, 3, 64), func(p *v1alpha1.ShardPool) {
 		p.Status.ShardStatuses = slices.Delete(p.Status.ShardStatuses, 1, 2)
 	})
 	must.OK(t, a.call(ctx, "drain", pool.Name, "--shard=1"))
@@ -130,7 +131,7 @@ func TestDrainWithNowhereToGo(t *testing.T) {
 	a, _, pool := drainedPool(t, "drain-stalled")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	operate(ctx, t, a.objects, a.namespace, pool.Name, func(p *v1alpha1.ShardPool) {
+	simulateOperator(ctx, t, a.objects, a.namespace, pool.Name, func(p *v1alpha1.ShardPool) {
 		p.Status.Conditions = append(p.Status.Conditions, isTrue(v1alpha1.ConditionStalled, "NowhereToGo", p.Generation))
 	})
 	err := a.call(ctx, "drain", pool.Name)

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
-// A condition is not True if no source could be asked about it. The test checks each condition of a pool for each
-// reason why nothing is known.
+// If no source has responded, the conditions that depend on it must not be True. The test checks each condition of a
+// pool with each reason for a missing response.
 func TestUnobservedConditionIsNotTrue(t *testing.T) {
 	pod := func(f *Found) {
 		for _, o := range f.Seen.Shards {

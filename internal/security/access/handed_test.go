@@ -58,8 +58,8 @@ var (
 	}
 )
 
-// TestReturnedValuesAreSigned checks that each field of a request is either signed or listed above as one that
-// needs no signature. Whoever adds a field has to add it to one of the lists.
+// TestReturnedValuesAreSigned checks that each field of a request is either signed or listed above as one that needs no
+// signature. A new field must be added to one of the lists.
 func TestReturnedValuesAreSigned(t *testing.T) {
 	known := slices.Concat(signedFields, plainFields, chosenFields)
 	seen := map[string]bool{}

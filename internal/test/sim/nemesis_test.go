@@ -32,7 +32,7 @@ var faults = []fault{
 	{"members changed", 5, (*world).retarget},
 	{"volume lost", 6, (*world).loseVolume},
 	{"volume rolled back", 8, (*world).rollBack},
-	{"volume lost at the worst moment", 4, (*world).worstMoment},
+	{"volume lost at the worst moment", 4, (*world).loseAtWorstMoment},
 	{"volume backed up", 8, (*world).backUp},
 	{"etcd silent", 2, (*world).silenceEtcd},
 	{"volumes swapped", 4, (*world).swapVolumes},

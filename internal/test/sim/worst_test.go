@@ -7,10 +7,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// worstMoment loses a volume at the worst moment. It disconnects one voter, so that only the other two hold all
-// acknowledged entries. Of these two, one then loses its disk or is rolled back, and the other one, the leader, is
-// disconnected. The voter that is behind must not be elected by the remaining voters.
-func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
+// loseAtWorstMoment loses a volume while the remaining members lack acknowledged entries. It disconnects one voter, so
+// that only the other two hold all acknowledged entries. Of these two, one then loses its disk or is rolled back, and
+// the other one, the leader, is disconnected. The voter that is behind must not be elected by the remaining voters.
+func (w *world) loseAtWorstMoment(o *operator, r *rand.Rand) bool {
 	return w.atWorst(o, r, func(lost *machine) bool {
 		w.mu.Lock()
 		old := lost.backup != nil && lost.since.isOld()

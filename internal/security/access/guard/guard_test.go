@@ -594,14 +594,14 @@ func TestUnreadAuditLogBlocksNoCalls(t *testing.T) {
 	}
 }
 
-// failing is a writer that fails like a file on a full disk.
-type failing struct{}
+// failingWriter is a writer that fails like a file on a full disk.
+type failingWriter struct{}
 
-func (failing) Write([]byte) (int, error) { return 0, errors.New("no space") }
-func (failing) Close() error              { return nil }
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("no space") }
+func (failingWriter) Close() error              { return nil }
 
 func TestLinesThatCannotBeWrittenAreCounted(t *testing.T) {
-	audit := newAudit(AuditConfig{}, failing{})
+	audit := newAudit(AuditConfig{}, failingWriter{})
 	audit.note(Event{Kind: "refusal"})
 	if err := audit.Close(); err != nil {
 		t.Fatal(err)
