@@ -118,7 +118,7 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 		return err
 	}
 	fresh, err := b.takeTurns(ctx,
-		timed("raw", float64(raw.bytes), func() error {
+		timedCell("raw", float64(raw.bytes), func() error {
 			buffer, release, err := allocate(raw.bufferSize, false)
 			if err != nil {
 				return err
@@ -157,7 +157,7 @@ func (b *loadBench) touchedLoads(
 	if err := ours.Run(ctx, rounds.NewFigures()); err != nil {
 		return got, err
 	}
-	return b.takeTurns(ctx, timed("raw", float64(raw.bytes), func() error { return raw.readInto(memory) }), ours)
+	return b.takeTurns(ctx, timedCell("raw", float64(raw.bytes), func() error { return raw.readInto(memory) }), ours)
 }
 
 // indexStart measures a start that reads hints.
@@ -181,7 +181,7 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 		defer loaders.close()
 		records := float64(d.records)
 		got, err := b.takeTurns(ctx,
-			timed("raw", records, func() error { return raw.readInto(memory) }),
+			timedCell("raw", records, func() error { return raw.readInto(memory) }),
 			d.loadCell("start", records, group.Index, loaders.freshLoader,
 				func() error { return layouts.Evict(ctx, d.dir, true) }),
 		)
@@ -274,7 +274,7 @@ func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *segio.Loade
 	}
 	return b.takeTurns(ctx,
 		rounds.One("raw", func() (float64, error) { return cachedRandom(name, getBytes+100, depth, getReads) }),
-		timed("get", getReads, func() error { return getAmong(d, loaded, depth, getReads, hotIDs) }),
+		timedCell("get", getReads, func() error { return getAmong(d, loaded, depth, getReads, hotIDs) }),
 	)
 }
 

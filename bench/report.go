@@ -99,8 +99,8 @@ func (o *outcome) takeTurns(ctx context.Context, cells ...rounds.Cell) (turnResu
 	})
 }
 
-// timed creates a cell that computes units per second. One call of run() handles the given number of units.
-func timed(key string, units float64, run func() error) rounds.Cell {
+// timedCell creates a cell that computes units per second. One call of run() handles the given number of units.
+func timedCell(key string, units float64, run func() error) rounds.Cell {
 	return rounds.One(key, func() (float64, error) { return perSecond(units, run) })
 }
 

@@ -159,13 +159,13 @@ func command(ctx context.Context, fine []int, words ...string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, lastWords(out))
+		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, outputTail(out))
 	}
 	return nil
 }
 
-// lastWords returns the end of a program's output in one line.
-func lastWords(out []byte) string {
+// outputTail returns the end of a program's output in one line.
+func outputTail(out []byte) string {
 	const wordsMax = 400
 	s := strings.TrimSpace(string(out))
 	if len(s) > wordsMax {

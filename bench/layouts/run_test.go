@@ -94,14 +94,14 @@ func TestFileSystems(t *testing.T) {
 	}
 }
 
-// tiny returns options for a very short run.
-func tiny(t *testing.T, tables ...int) Options {
+// tinyOptions returns options for a very short run.
+func tinyOptions(t *testing.T, tables ...int) Options {
 	return Options{Dir: t.TempDir(), FileSystems: []string{"ext4", "reiserfs"}, Tables: tables, Scale: "tiny", Say: t.Logf}
 }
 
 func TestRunOnLoopDevices(t *testing.T) {
 	needLoop(t, "mke2fs")
-	o := tiny(t, 1, 2, 3)
+	o := tinyOptions(t, 1, 2, 3)
 	report, err := Run(t.Context(), o)
 	must.OK(t, err)
 	must.OK(t, report.Check())
@@ -158,7 +158,7 @@ func TestFlatFolderLimit(t *testing.T) {
 // An interrupted run leaves only its results. The next run continues from them.
 func TestInterruptAndResume(t *testing.T) {
 	needLoop(t, "mke2fs")
-	o := tiny(t, 4)
+	o := tinyOptions(t, 4)
 	o.Rounds, o.State = 2, filepath.Join(t.TempDir(), "state.json")
 	stop := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
