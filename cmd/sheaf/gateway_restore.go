@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/internal/local/cli"
@@ -24,7 +23,7 @@ import (
 
 // asksSource returns a function that asks the source of a restore for its list. If own is nil, it uses plaintext.
 func asksSource(own *certs.Source) func(ctx context.Context, address string) (listing.List, error) {
-	var by credentials.TransportCredentials = insecure.NewCredentials()
+	by := insecure.NewCredentials()
 	if own != nil {
 		by = own.Client(own.Own(identity.Archive, ""))
 	}
