@@ -11,6 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -147,8 +148,9 @@ func (p placing) lost(ctx context.Context) step.Outcome {
 	store, seen, why := p.store, p.seen, ""
 	sayTrue(store, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 	if isRestoring(store) { // no volume knows the groups that waited, and a rebuild would forget them
-		message := "etcd was empty while the store was being restored, and no volume knows which groups waited for it. " +
-			"Delete this RecordStore and its claims, and make it again"
+		message := fmt.Sprintf("etcd was empty while the store was being restored, and no volume knows which groups waited "+
+			"for it. Rebuild it with sheaf recover placement --restore %s, which asks the source again, or delete this "+
+			"RecordStore and its claims, and make it again", workload.RestoreAddress(store.Namespace, store.Name))
 		sayFalse(store, v1alpha1.ConditionPlacementReady, "PlacementLost", message)
 		return step.Fail("PlacementLost", message).Again(step.PauseShort)
 	}

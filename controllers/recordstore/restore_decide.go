@@ -216,7 +216,7 @@ func (seen *observed) setRestored() {
 		sayFalse(store, v1alpha1.ConditionRestored, trouble.Reason(), joinWords(trouble.Message(), seen.waitingWords(state)))
 	case state == restoreWaiting && seen.onlyRefused():
 		sayFalse(store, v1alpha1.ConditionRestored, reasonGroupsRefused, refusedWords(seen.restore.report)+
-			". Every other group is restored. Give up the restore of these groups to have them empty")
+			". Every other group is restored. Give up the restore of these (sheaf recover give-up) to have them empty")
 	default:
 		words := joinWords(seen.waitingWords(state), seen.sourceWords())
 		if r := seen.restore.report; r != nil && r.RefusedGroups > 0 {
