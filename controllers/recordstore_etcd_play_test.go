@@ -212,7 +212,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 			if g.Restoring = e.restoring[g.Name]; g.Restoring {
 				return nil
 			}
-			if len(g.Members) > 0 && (e.stuck || !moves(*g, target, shards)) {
+			if len(g.Members) > 0 && (e.stuck || !canMove(*g, target, shards)) {
 				return nil
 			}
 			g.Members, g.Leader = nil, target.Shards[0]

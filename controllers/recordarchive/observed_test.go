@@ -68,7 +68,7 @@ func TestConditions(t *testing.T) {
 		"the Secret is missing": {out: step.Fail(fleet.ReasonSecretMissing, "no Secret"), archives: "False SecretMissing",
 			current: "Unknown NotKnown", ready: "False SecretMissing", stalled: "True SecretMissing"},
 		"the Secret is missing, the pod of before goes on": {out: step.Fail(fleet.ReasonSecretMissing, "no Secret"),
-			seen:     observed{pod: pod("a", true, running), report: reported(archiving.Archiving, 4)},
+			seen:     observed{pod: pod("a", true, running), report: archiveReport(archiving.Archiving, 4)},
 			archives: "True Archiving", current: "True Current", ready: "False SecretMissing", stalled: "True SecretMissing",
 			archivedThrough: true},
 		"no image": {seen: observed{pod: pod("a", false, waiting)}, archives: "False PodFails",

@@ -137,7 +137,7 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 		return nil, invalid("group", "%v", err)
 	}
 	if t.view.Meta.Listing() {
-		return nil, t.unlisted(request.GetGroup()).nowhere()
+		return nil, t.unlisted(request.GetGroup()).noShardError()
 	}
 	ctx, cancel := etcdTime(ctx)
 	defer cancel()

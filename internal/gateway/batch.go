@@ -182,7 +182,7 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[st
 	parallel.Times(len(missing), fanOut, func(i int) {
 		r, err := g.resolve(ctx, t, missing[i], b.write)
 		if err == nil && r != nil {
-			err = r.nowhere() // the group is not in the table, so its shard is not known either
+			err = r.noShardError() // the group is not in the table, so its shard is not known either
 		}
 		errs[i] = err
 	})

@@ -78,7 +78,7 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 		return nil, fail(codes.NotFound, reason.GroupNotFound, "group %.40q does not exist", group)
 	}
 	if t.view.Meta.Listing() {
-		return nil, t.unlisted(group).nowhere()
+		return nil, t.unlisted(group).noShardError()
 	}
 	if err := g.lookUp(ctx, t, group, false); err != nil {
 		return nil, err
@@ -195,8 +195,8 @@ func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err e
 	return false, nil
 }
 
-// nowhere returns the error for a call to a group for which no shard is known. The receiver r may be nil.
-func (r *route) nowhere() error {
+// noShardError returns the error for a call to a group for which no shard is known. The receiver r may be nil.
+func (r *route) noShardError() error {
 	if r != nil && r.waits != "" {
 		return restoring("group %q %s", r.group, r.waits)
 	}

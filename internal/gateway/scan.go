@@ -286,7 +286,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 		if s := r.leader(); s != nil {
 			ask[s] = true
 		} else if r.waits != "" {
-			return nil, r.nowhere()
+			return nil, r.noShardError()
 		} else if r.holds {
 			return nil, fail(codes.Unavailable, reason.ShardUnreachable,
 				"the shard of group %q is not registered: the id could be there", r.group)

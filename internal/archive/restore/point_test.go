@@ -34,7 +34,7 @@ func TestAStoreIsRestoredAsOfAPoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.limits = tiny
-	groups := byName(r)
+	groups := groupsByName(r)
 	if len(groups) != 3 || groups["first"].Index != 2 || !errors.Is(groups["second"].Err, reader.ErrRefused) ||
 		!errors.Is(groups["lost"].Err, fs.ErrNotExist) {
 		t.Fatalf("groups %+v", groups)
@@ -51,11 +51,11 @@ func TestAStoreIsRestoredAsOfAPoint(t *testing.T) {
 	if r, err = NewAtPoint(t.Context(), open(t, b, w), newStore, point); err != nil {
 		t.Fatal(err)
 	}
-	if g := byName(r)["second"]; g.Source != second.UUID || !reader.IsBroken(g.Err) {
+	if g := groupsByName(r)["second"]; g.Source != second.UUID || !reader.IsBroken(g.Err) {
 		t.Errorf("group %+v", g)
 	}
 	b.Set(w.Name(object.CatalogueName(other.UUID, 1)), []byte("damaged"))
 	if r, err = NewAtPoint(t.Context(), open(t, b, w), newStore, point); err != nil || len(r.Groups()) != 3 {
-		t.Errorf("a damaged group that the point does not list: %+v, %v", byName(r), err)
+		t.Errorf("a damaged group that the point does not list: %+v, %v", groupsByName(r), err)
 	}
 }
