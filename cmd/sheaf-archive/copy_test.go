@@ -54,14 +54,14 @@ func TestRecordsComeBackFromTheArchive(t *testing.T) {
 	}
 	admin := filepath.Join(s.folder, "tls", "admin")
 	// The history is needed until the archiver has stopped. Then an administrator can end the holds.
-	if code, _, errs := of(t, "release", "--server", s.server, "--tls-dir", admin); code != 1 ||
+	if code, _, errs := runArchive(t, "release", "--server", s.server, "--tls-dir", admin); code != 1 ||
 		!strings.Contains(errs, "stop the archiver first") {
 		t.Errorf("release beside an archiver: %d, %s", code, errs)
 	}
 	if code, errs := stop(); code != 0 {
 		t.Fatalf("stopped: %d, %s", code, errs)
 	}
-	if code, out, errs := of(t, "release", "--server", s.server, "--tls-dir", admin); code != 0 ||
+	if code, out, errs := runArchive(t, "release", "--server", s.server, "--tls-dir", admin); code != 0 ||
 		!strings.Contains(out, "keeps history for an archive any more") {
 		t.Errorf("release: %d, %s, %s", code, out, errs)
 	}

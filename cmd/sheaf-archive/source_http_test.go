@@ -23,7 +23,7 @@ import (
 // A source takes the name of a point of the archive in place of a time.
 func TestASourceOfAPoint(t *testing.T) {
 	url := archiveOfTests(t)
-	if code, _, errs := of(t, "point", "create", url, "before-upgrade"); code != 0 {
+	if code, _, errs := runArchive(t, "point", "create", url, "before-upgrade"); code != 0 {
 		t.Fatalf("%d, %s", code, errs)
 	}
 	for _, c := range []struct {
@@ -36,7 +36,7 @@ func TestASourceOfAPoint(t *testing.T) {
 		{[]string{"--point", "No point"}, 1, "name of a point"},
 		{[]string{"--point", "before-upgrade", "--time", "2026-11-01T12:00:00Z"}, 2, "exclude each other"},
 	} {
-		code, out, errs := of(t, append([]string{"source", url, "--into", newStore, "--dry-run"}, c.args...)...)
+		code, out, errs := runArchive(t, append([]string{"source", url, "--into", newStore, "--dry-run"}, c.args...)...)
 		if code != c.code || !strings.Contains(out+errs, c.says) {
 			t.Errorf("%q: %d, %q, %q; must say %q", c.args, code, out, errs, c.says)
 		}

@@ -69,7 +69,7 @@ func serveUntilStopped(t *testing.T, flags []string) {
 	url, address := archiveOfTests(t), loopback.Free(t)
 	use := func(what string) bool {
 		t.Helper()
-		code, out, errs := of(t, "prune", url, "--dry-run")
+		code, out, errs := runArchive(t, "prune", url, "--dry-run")
 		if code != 0 {
 			t.Errorf("prune %s: %d, %s, %s", what, code, out, errs)
 		}

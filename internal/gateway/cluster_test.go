@@ -64,7 +64,7 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 		if meta.Restore != nil {
 			break // the test lists the groups
 		}
-		c.own(placement.NewGroup(meta.Routing, placement.GroupName(n), n), shards[n%len(shards)])
+		c.setOwner(placement.NewGroup(meta.Routing, placement.GroupName(n), n), shards[n%len(shards)])
 	}
 	if c.gateway, err = gateway.Start(ctx, c.config(cfg)); err != nil {
 		t.Fatal(err)

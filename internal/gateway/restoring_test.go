@@ -44,7 +44,7 @@ func (c *cluster) list(names ...string) (groups []placement.Group) {
 func (c *cluster) loads(t *testing.T, group string) {
 	t.Helper()
 	soon := func() context.Context {
-		ctx, cancel := context.WithTimeout(c.endless(), 5*time.Second) // the gateway gives up before its caller
+		ctx, cancel := context.WithTimeout(c.withoutDeadline(), 5*time.Second) // the gateway gives up before its caller
 		t.Cleanup(cancel)
 		return ctx
 	}
@@ -128,7 +128,7 @@ func TestGroupsThatWaitForTheirRestoreAreLoading(t *testing.T) {
 
 		there, err := c.store.Group(c.ctx, "alpha")
 		must.OK(t, err)
-		c.awaitEpoch(c.own(there, "a"))
+		c.awaitEpoch(c.setOwner(there, "a"))
 		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 7, Group: "alpha"}}); err != nil {
 			t.Errorf("after the restore: %v", err)
 		}
@@ -154,7 +154,7 @@ func TestGroupsOfHashRoutingThatWaitAreLoading(t *testing.T) {
 		until(t, "the gateway knows that the group is lost", func() bool {
 			return c.gateway.Status().Groups[0].State == "Unknown"
 		})
-		stream, err := c.records.Scan(c.endless(), &recordv1.ScanRequest{})
+		stream, err := c.records.Scan(c.withoutDeadline(), &recordv1.ScanRequest{})
 		must.OK(t, err)
 		if err := recvAll(stream.Recv); status.Code(err) != codes.Unavailable ||
 			!strings.Contains(err.Error(), "sheaf recover placement") {
@@ -167,7 +167,7 @@ func TestGroupsOfHashRoutingThatWaitAreLoading(t *testing.T) {
 func TestAStoreThatIsNoRestoreSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
-		c.awaitEpoch(c.own(placement.Group{Name: "x", UUID: uuid.New()}, "a"))
+		c.awaitEpoch(c.setOwner(placement.Group{Name: "x", UUID: uuid.New()}, "a"))
 		if st := c.gateway.Status(); st.Restore != nil || st.GroupsRestoring == nil || *st.GroupsRestoring != 0 {
 			t.Errorf("%+v, %v", st.Restore, st.GroupsRestoring)
 		}

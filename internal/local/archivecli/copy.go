@@ -106,7 +106,7 @@ type copyItem struct {
 // the record only if Overwrite is set; otherwise it leaves the record unchanged and returns an error at the end. A
 // copy that was interrupted is simply repeated. The records that it has already written are then found to be the same.
 func Copy(ctx context.Context, out *cli.Output, s Source, to CopyTarget, opts CopyOptions) (err error) {
-	c := &copying{to: to, out: out, opts: opts, report: &CopyReport{DryRun: opts.DryRun}, batches: make(chan []copied)}
+	c := &copier{to: to, out: out, opts: opts, report: &CopyReport{DryRun: opts.DryRun}, batches: make(chan []copyItem)}
 	at, err := c.check()
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func Copy(ctx context.Context, out *cli.Output, s Source, to CopyTarget, opts Co
 }
 
 // copy copies the records, and prints the report.
-func (c *copying) copy(ctx context.Context, s Source, at At) error {
+func (c *copier) copy(ctx context.Context, s Source, at At) error {
 	plan, err := c.prepare(ctx, s, at)
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func copyWords(r *CopyReport) string {
 }
 
 // check checks the options, and returns the point in time to read.
-func (c *copying) check() (At, error) {
+func (c *copier) check() (At, error) {
 	o := &c.opts
 	switch {
 	case o.At == "":
@@ -193,7 +193,7 @@ func (c *copying) check() (At, error) {
 }
 
 // prepare finds the groups to read. It writes nothing to the store.
-func (c *copying) prepare(ctx context.Context, s Source, at At) ([]copyPlan, error) {
+func (c *copier) prepare(ctx context.Context, s Source, at At) ([]copyPlan, error) {
 	o := &c.opts
 	a, err := s.open(ctx)
 	if err != nil {

@@ -41,7 +41,7 @@ func (w *watched) Open(ctx context.Context, name string, offset, length int64) (
 // Commands that read for long protect the archive from pruning all the time. With credentials that cannot create
 // objects, they read only if they are told to do without.
 func TestLongReadsAreProtected(t *testing.T) {
-	from, living, _, index := harmed(t)
+	from, living, _, index := damagedArchive(t)
 	memory, ok := from.Bucket.(*archivetest.Memory)
 	if !ok {
 		t.Fatal("another bucket")
