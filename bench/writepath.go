@@ -109,7 +109,8 @@ func (b *writePath) withGroups(ctx context.Context, groups int) error {
 			b.cases = append(b.cases, c)
 			cells = append(cells, rounds.Cell{Key: c.key(), Run: func(ctx context.Context, f *rounds.Figures) error {
 				b.Say("  %s, %d B", c.name(), c.size)
-				return b.measureCase(ctx, c, &writeTarget{store: s, shard: shard, profiles: "http://" + profiles + "/debug/pprof/"}, f)
+				target := &writeTarget{store: s, shard: shard, profiles: "http://" + profiles + "/debug/pprof/"}
+				return b.measureCase(ctx, c, target, f)
 			}})
 		}
 	}

@@ -118,7 +118,11 @@ func (h actions) MakeFolder(state placement.Group) error {
 	if _, err := s.installer.source(); err != nil {
 		return err
 	}
-	file := s.volume.ReplicaFile(state.UUID, s.replicas.NewRaftID())
+	id := format.NewRaftID()
+	for s.replicas.IsRetired(id) { // rule 7: an id is never used again on this volume
+		id = format.NewRaftID()
+	}
+	file := s.volume.ReplicaFile(state.UUID, id)
 	file.Founder = true
 	if err := h.makeFolder(state, file); err != nil {
 		return err

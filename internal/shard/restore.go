@@ -36,12 +36,12 @@ func (i *installer) source() (string, error) {
 	if r := i.replicas.View().Meta.Restore; r != nil && r.Source != "" {
 		return r.Source, nil
 	}
-	return "", errors.New("etcd says that the group is restored, and key meta names no source: set restore.source there, " +
-		"or give up the restore of the group; it is not created empty")
+	return "", errors.New("etcd says that the group is restored, and key meta names no source: set restore.source " +
+		"there, or give up the restore of the group; it is not created empty")
 }
 
-// found installs a founder from the source of the restore, and retries until it succeeds. It returns false if this shard
-// must not install the group any more, or if ctx is done.
+// found installs a founder from the source of the restore, and retries until it succeeds. It returns false if this
+// shard must not install the group any more, or if ctx is done.
 func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 	what := problems.Restoring + g.Name
 	defer i.problems.Note(what, nil)
@@ -135,8 +135,8 @@ func problemOfSource(from string, err error) error {
 	return fmt.Errorf("%s answers %s: %s%s", from, st.Code(), st.Message(), advice)
 }
 
-// waitForAnother waits for a pause, but only until etcd names another source than the given one. It returns false if ctx
-// is done first.
+// waitForAnother waits for a pause, but only until etcd names another source than the given one. It returns false if
+// ctx is done first.
 func (i *installer) waitForAnother(ctx context.Context, source string, pause time.Duration) bool {
 	for end := time.Now().Add(pause); time.Now().Before(end); {
 		if !backoff.Sleep(ctx, min(time.Second, time.Until(end))) {

@@ -5,9 +5,9 @@
 //
 // A Replica begins with a State, in one of five ways. Its folder is found on the volume (Replace), it is created for
 // a new group (Add), it is begun as a learner (Begin) or as the founder of a restored group (Found), or etcd places it
-// on this shard although it is missing (Decide). From then on, only an event changes its phase, and package member has the table of legal transitions.
-// Only Decide and Confirm change a Replica's standing. A Replica has a route unless it is a stray or a founder, and
-// it serves calls while it has a Served and a route.
+// on this shard although it is missing (Decide). From then on, only an event changes its phase, and package member has
+// the table of legal transitions. Only Decide and Confirm change a Replica's standing. A Replica has a route unless it is
+// a stray or a founder, and it serves calls while it has a Served and a route.
 package replicas
 
 import (
@@ -24,7 +24,6 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/storage/group"
-	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // Options holds everything that a Set may use.
@@ -104,15 +103,11 @@ func (s *Set) Add(id uuid.UUID, state State) *Replica {
 	return r
 }
 
-// NewRaftID returns a random Raft id that was not used on this volume.
-func (s *Set) NewRaftID() uint64 {
+// IsRetired reports whether a replica on this volume has, or ever had, the given Raft id.
+func (s *Set) IsRetired(raftID uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for {
-		if id := format.NewRaftID(); !s.retired[id] {
-			return id
-		}
-	}
+	return s.retired[raftID]
 }
 
 // Found adds a founder that has just received the given Raft id, and retires the id. It is added without a route.
