@@ -132,7 +132,7 @@ var _ = Describe("A store that is restored from an archive", func() {
 			d := &appsv1.Deployment{}
 			Expect(api.Get(ctx, at("quotes-restore"), d)).To(Succeed())
 			Expect(d.Spec.Template.Spec.Containers[0].Args).To(ContainElements("source", "--store="+archived, "--into="+into,
-				"--time=2026-11-01T12:00:00.000000005Z"))
+				"--up-to=2026-11-01T12:00:00.000000005Z"))
 			uid, _ = p.holds(ctx)
 			Expect(uid).To(Equal(into))
 

@@ -130,7 +130,8 @@ func (s *space) awaitArchived(moment time.Time, timeout time.Duration) {
 }
 
 // sheafArchive runs a command of sheaf-archive in a pod, with the credentials of the bucket and the certificate of an
-// administrator of the store q. The files of the ConfigMap "lost" are in /lost. It returns what the command prints, and whether the command succeeded.
+// administrator of the store q. The files of the ConfigMap "lost" are in /lost. It returns what the command prints,
+// and whether the command succeeded.
 func (s *space) sheafArchive(name string, args ...string) (printed string, succeeded bool) {
 	GinkgoHelper()
 	quoted := make([]string, len(args))
@@ -151,7 +152,10 @@ spec:
     imagePullPolicy: IfNotPresent
     args: [%s]
     envFrom: [{secretRef: {name: bucket}}]
-    env: [{name: SHEAF_CA, value: /tls/ca.crt}, {name: SHEAF_CERT, value: /tls/tls.crt}, {name: SHEAF_KEY, value: /tls/tls.key}]
+    env:
+    - {name: SHEAF_CA, value: /tls/ca.crt}
+    - {name: SHEAF_CERT, value: /tls/tls.crt}
+    - {name: SHEAF_KEY, value: /tls/tls.key}
     securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
     volumeMounts: [{name: tls, mountPath: /tls}, {name: lost, mountPath: /lost}]
   volumes: [{name: tls, secret: {secretName: q-admin-tls}}, {name: lost, configMap: {name: lost, optional: true}}]
@@ -270,8 +274,8 @@ spec: {storeRef: {name: q}, url: %q, credentialsSecretRef: {name: bucket}, inter
 		s.diskSet(class, "btrfs", diskSpec{"n1", s.disk("n1", "archive-1", "256M"), "240Mi"},
 			diskSpec{"n2", s.disk("n2", "archive-2", "256M"), "240Mi"},
 			diskSpec{"n3", s.disk("n3", "archive-3", "256M"), "240Mi"})
-		s.makeStore(class+"-etcd", "replication: {copies: 3}", fmt.Sprintf("restore: {url: %q, credentialsSecretRef: {name: bucket}, storeUID: %s}",
-			bucket.url(), first.Status.StoreUID))
+		s.makeStore(class+"-etcd", "replication: {copies: 3}", fmt.Sprintf(
+			"restore: {url: %q, credentialsSecretRef: {name: bucket}, storeUID: %s}", bucket.url(), first.Status.StoreUID))
 		s.makePool("main", class, 3, "fileSystem: {type: btrfs}")
 		s.awaitStore("q", 5*time.Minute)
 		second := s.storeQ(Default)

@@ -164,7 +164,7 @@ type Restore struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$')",message="storeUID must be the UUID of the archived store, such as 6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b: sheaf-archive list URL shows it"
 	StoreUID string `json:"storeUID"`
 	// Time as of which the store is restored, in UTC or with an offset, such as 2026-11-01T12:00:00Z. If both time and
-	// point are absent, this is the last time that all groups of the archive cover when the restore begins.
+	// point are absent, each group is restored as it was last archived when the restore begins.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(19[7-9][0-9]|20[0-9]{2}|21[0-9]{2})-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})$')",message="time must be a time such as 2026-11-01T12:00:00Z"

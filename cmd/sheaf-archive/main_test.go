@@ -27,7 +27,8 @@ func TestProbeOfAFolder(t *testing.T) {
 		errs != "" {
 		t.Errorf("%d, %q, %q", code, out, errs)
 	}
-	if code, out, _ := runArchive(t, "probe", url, "-o", "json"); code != 0 || !strings.Contains(out, `"deletable": true`) {
+	if code, out, _ := runArchive(t, "probe", url, "-o", "json"); code != 0 ||
+		!strings.Contains(out, `"deletable": true`) {
 		t.Errorf("%d, %q", code, out)
 	}
 	if left, err := os.ReadDir(filepath.Join(dir, "archive", "probe")); err != nil || len(left) > 0 {

@@ -29,9 +29,9 @@ import (
 
 // sourceFlags are the flags of the command source.
 type sourceFlags struct {
-	into, at, point, listen, tlsDir, http string
-	rate                                  int64
-	dryRun, noUse                         bool
+	into, at, upTo, point, listen, tlsDir, http string
+	rate                                        int64
+	dryRun, noUse                               bool
 }
 
 func sourceCommand(a *app) *cobra.Command {
@@ -43,7 +43,7 @@ func sourceCommand(a *app) *cobra.Command {
 from another shard. It needs no disk: each group is read from the bucket while it is sent. It writes one small object
 below use/ of the archive, which stops prune, renews it every hour, and deletes it at the end. If the process is
 killed, prune waits for up to 6 hours. It may be stopped and started again, with the same --into and --time: the
-shards continue.
+shards continue. Without --time, give it the time that it named as --up-to.
 
 Each group is consistent, but two groups may differ by what was written at that very time. Groups that cannot be
 restored exactly are named, with the reason; the others are served. --dry-run only shows the groups, and writes
@@ -56,7 +56,8 @@ nothing.`,
 	})
 	flags := cmd.Flags()
 	flags.StringVar(&f.into, "into", "", "UUID of the new store; required")
-	flags.StringVar(&f.at, "time", "", "such as 2026-11-01T12:00:00Z; empty: the last time that the archive covers")
+	flags.StringVar(&f.at, "time", "", "such as 2026-11-01T12:00:00Z; empty: each group as it was last archived")
+	flags.StringVar(&f.upTo, "up-to", "", "in place of --time: a time, or the end of a group whose archive ends earlier")
 	flags.StringVar(&f.point, "point", "", "in place of --time: name of a point of the archive (sheaf-archive point list)")
 	flags.StringVar(&f.http, "http", "",
 		"HOST:PORT of /metrics, /healthz, /readyz and /status; empty: none. /readyz fails until the archive has been read")
@@ -79,11 +80,17 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 	if err == nil && f.at != "" && at.Time.IsZero() {
 		err = cli.Usagef("--time %q: must be a time such as 2026-11-01T12:00:00Z", f.at)
 	}
+	var upTo time.Time
+	if err == nil && f.upTo != "" {
+		if upTo, err = time.Parse(time.RFC3339Nano, f.upTo); err != nil {
+			err = cli.Usagef("--up-to %q: must be a time such as 2026-11-01T12:00:00Z", f.upTo)
+		}
+	}
 	switch {
 	case err != nil:
 		return err
-	case f.at != "" && f.point != "":
-		return cli.Usagef("--time and --point exclude each other: give one of them")
+	case f.at != "" && f.point != "", f.upTo != "" && (f.at != "" || f.point != ""):
+		return cli.Usagef("--time, --up-to and --point exclude each other: give one of them")
 	case f.rate < 0:
 		return cli.Usagef("--rate %d: must not be negative", f.rate)
 	}
@@ -107,7 +114,7 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 	}
 	return s.Reading(ctx, "restore into store "+into.String(), func(text string) { log.Warn(text) },
 		func(ctx context.Context) error {
-			r, when, err := f.restore(ctx, s, into, at.Time)
+			r, when, err := f.restore(ctx, s, into, at.Time, upTo)
 			if err != nil {
 				return err
 			}
@@ -118,10 +125,10 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 		})
 }
 
-// restore opens the archive and determines what the source serves, and the time as of which it does. If at is zero, and
-// no point was given, this is the latest time that all groups cover.
-func (f *sourceFlags) restore(ctx context.Context, s archivecli.Source, into uuid.UUID, at time.Time) (*restore.Restore,
-	time.Time, error) {
+// restore opens the archive and determines what the source serves, and the time as of which it does. If both times are
+// zero, and no point was given, each group is served as it was last archived.
+func (f *sourceFlags) restore(ctx context.Context, s archivecli.Source, into uuid.UUID, at, upTo time.Time) (
+	*restore.Restore, time.Time, error) {
 	a, err := s.Open(ctx)
 	if err != nil {
 		return nil, at, err
@@ -140,13 +147,17 @@ func (f *sourceFlags) restore(ctx context.Context, s archivecli.Source, into uui
 		r, err := restore.NewAtPoint(ctx, a, into, point)
 		return r, time.Unix(0, point.Time), err
 	}
-	if at.IsZero() {
-		if at, err = newest(ctx, a); err != nil {
-			return nil, at, err
+	if !at.IsZero() {
+		r, err := restore.New(ctx, a, into, at)
+		return r, at, err
+	}
+	if upTo.IsZero() {
+		if upTo, err = newest(ctx, a); err != nil {
+			return nil, upTo, err
 		}
 	}
-	r, err := restore.New(ctx, a, into, at)
-	return r, at, err
+	r, err := restore.NewUpTo(ctx, a, into, upTo)
+	return r, upTo, err
 }
 
 // certificates returns the certificates that the process uses, or nil if it uses plaintext.
@@ -166,17 +177,17 @@ func (f *sourceFlags) certificates() (*certs.Source, error) {
 	return source, nil
 }
 
-// newest returns the latest time that all groups of an archive cover.
+// newest returns the latest time up to which any group of an archive is archived.
 func newest(ctx context.Context, a *reader.Archive) (time.Time, error) {
 	groups, _, err := a.Readable(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
-	covered := reader.Covered(groups)
-	if covered.IsZero() {
-		return covered, cli.NotFoundf("the archive has no time that all of its groups cover: give --time")
+	last := reader.Newest(groups)
+	if last.IsZero() {
+		return last, cli.NotFoundf("the archive does not say up to when its groups are archived: give --time")
 	}
-	return covered, nil
+	return last, nil
 }
 
 // groupRow is a group as --dry-run prints it.

@@ -79,11 +79,12 @@ type restored struct {
 // newRestored creates the store and its source, but no shard. The target of each group is shard a.
 func newRestored(t *bubble) *restored {
 	b := archivetest.NewMemory()
-	r := &restored{bucket: b, model: archivetest.Sample(t, b, object.Key{}, 3<<20), groups: map[string]*archivetest.Group{}}
+	model := archivetest.Sample(t, b, object.Key{}, 3<<20)
+	r := &restored{bucket: b, model: model, groups: map[string]*archivetest.Group{}}
 	r.cluster = &cluster{t: t, registry: newRegistry(named, ""), shards: map[string]*fixture{},
 		stopped: map[string]*fixture{}}
 	store := r.registry.now().Meta.StoreUUID
-	r.source = &archiveSource{t: t, address: "source:1", bucket: b, archive: r.model.Store, store: store, at: r.model.Now()}
+	r.source = &archiveSource{t: t, address: "source:1", bucket: b, archive: model.Store, store: store, at: model.Now()}
 	for _, g := range r.model.Groups {
 		if !g.Gone {
 			r.groups[g.Name] = g
@@ -347,8 +348,8 @@ func TestARestoreContinuesAfterKills(t *testing.T) {
 	})
 }
 
-// A group that cannot be restored is named, and never created. The others serve. When the archive is repaired, the group
-// is restored.
+// A group that cannot be restored is named, and never created. The others serve. When the archive is repaired, the
+// group is restored.
 func TestAGroupThatCannotBeRestoredIsNamed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -394,8 +395,8 @@ func TestAGroupThatCannotBeRestoredIsNamed(t *testing.T) {
 	})
 }
 
-// A source that serves another restore is named, and nothing is installed from it. When etcd names the right source, the
-// groups are restored.
+// A source that serves another restore is named, and nothing is installed from it. When etcd names the right source,
+// the groups are restored.
 func TestASourceOfAnotherRestoreIsNamed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -73,8 +73,8 @@ func (s *Shard) notFollowed(ctx context.Context, r *replicas.Routes, name string
 	return answer.WrongShard(name, "", r.Epoch)
 }
 
-// founded returns the error for a call to a restored group whose founder is on this shard, but does not serve calls yet.
-// It returns nil if there is no such founder.
+// founded returns the error for a call to a restored group whose founder is on this shard, but does not serve calls
+// yet. It returns nil if there is no such founder.
 func (s *Shard) founded(state placement.Group) error {
 	g := s.replicas.Find(state.UUID)
 	if g == nil {

@@ -177,6 +177,17 @@ func Covered(groups []*Group) (covered time.Time) {
 	return covered
 }
 
+// Newest returns the latest time up to which one of the given groups is archived. It is zero if that time is unknown
+// for all of them, or if there are no groups.
+func Newest(groups []*Group) (newest time.Time) {
+	for _, g := range groups {
+		if g.Covered.After(newest) {
+			newest = g.Covered
+		}
+	}
+	return newest
+}
+
 // Find returns the group with the given name or UUID. If several groups have had the name, it returns the one that
 // still exists.
 func (a *Archive) Find(ctx context.Context, group string) (*Group, error) {

@@ -77,9 +77,17 @@ func NewAtPoint(ctx context.Context, a *reader.Archive, store uuid.UUID, point *
 	return build(ctx, a, store, w)
 }
 
+// NewUpTo is like New, but it takes a group as it was last archived if the archive covers the group only up to an
+// earlier time. A restore of everything that was archived needs this, because the archive rarely says of all groups up
+// to when it covers them: an archiver notes that about an idle group only from time to time.
+func NewUpTo(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time) (*Restore, error) {
+	return build(ctx, a, store, when{time: at, orEnd: true})
+}
+
 // when is the time as of which a store is restored.
 type when struct {
 	time  time.Time
+	orEnd bool                            // whether a group whose archive ends earlier is taken as it was last archived
 	point map[uuid.UUID]object.PointGroup // the groups of a named point, by UUID; nil if the restore is as of a time
 }
 
@@ -94,7 +102,10 @@ func (w when) existed(g *reader.Group) bool {
 
 // index returns the index of a group that corresponds to the time.
 func (w when) index(ctx context.Context, g *reader.Group) (uint64, error) {
-	if w.point == nil {
+	switch {
+	case w.point == nil && w.orEnd && w.time.After(g.Covered) && g.Missing == "":
+		return g.Through, g.Check(ctx, g.Through)
+	case w.point == nil:
 		return g.At(ctx, w.time)
 	}
 	index := w.point[g.UUID].Index

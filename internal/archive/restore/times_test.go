@@ -206,3 +206,57 @@ func TestInvalidRestoreIsRefused(t *testing.T) {
 		t.Error("a founder without an id is accepted")
 	}
 }
+
+// A restore of everything that was archived takes each group as it was last archived, even if the archive covers one of
+// the groups only up to an earlier time. A source that starts again takes the same state, although the archive has
+// grown.
+func TestEverythingThatIsArchivedIsRestored(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+	idle, busy := w.NewGroup("idle", 1), w.NewGroup("busy", 2)
+	idle.Put(1, "written once")
+	w.Log(idle, busy)
+	w.Wait(60)
+	busy.Put(2, "written last")
+	w.Log(busy) // no object says that the group idle is covered up to now
+	all := func(upTo time.Time) *Restore {
+		t.Helper()
+		r, err := NewUpTo(t.Context(), open(t, b, w), newStore, upTo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.limits = tiny
+		return r
+	}
+	groups, err := open(t, b, w).Groups(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := reader.Newest(groups)
+	if every := reader.Covered(groups); !every.Before(last) || every.UnixNano() >= busy.CommitTime(busy.Through()) {
+		t.Fatalf("all groups are covered up to %v, one up to %v: the test needs a last write between them", every, last)
+	}
+	states := map[string]uint64{"idle": idle.Through(), "busy": busy.Through()}
+	for range 2 {
+		for name, g := range groupsByName(all(last)) {
+			if g.Err != nil || g.Index != states[name] {
+				t.Errorf("%s as of index %d, archived up to %d; error %v", name, g.Index, states[name], g.Err)
+			}
+		}
+		w.Wait(60)
+		busy.Put(2, "written later")
+		w.Log(busy)
+	}
+	// If objects are missing, the end of what is left is not the state of the group.
+	w.Wait(60)
+	idle.Put(1, "lost")
+	lost := w.Name(w.Log(idle))
+	idle.Put(1, "not readable")
+	w.Log(idle)
+	if err := b.Delete(t.Context(), lost); err != nil {
+		t.Fatal(err)
+	}
+	if g := groupsByName(all(w.Now()))["idle"]; !errors.Is(g.Err, reader.ErrRefused) {
+		t.Errorf("a group of which an object is missing: %+v", g)
+	}
+}

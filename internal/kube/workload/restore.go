@@ -24,7 +24,8 @@ type RestoreInput struct {
 
 // RestorePoint returns the flag that says as of when the source serves the archive. A source that starts again must
 // serve the same state as before. So if the spec names neither a time nor a point, the source gets the time that the
-// status records. The result is nil before the status records it.
+// status records, and takes groups whose archive ends earlier as they were last archived. The result is nil before the
+// status records the time.
 func RestorePoint(store *v1alpha1.RecordStore) []string {
 	spec := store.Spec.Restore
 	switch {
@@ -33,7 +34,7 @@ func RestorePoint(store *v1alpha1.RecordStore) []string {
 	case spec.Time != "":
 		return []string{"--time=" + spec.Time}
 	case store.Status.Restore != nil && store.Status.Restore.Time != "":
-		return []string{"--time=" + store.Status.Restore.Time}
+		return []string{"--up-to=" + store.Status.Restore.Time}
 	}
 	return nil
 }

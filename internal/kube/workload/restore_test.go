@@ -70,7 +70,7 @@ func TestASourceServesTheStateWithWhichTheRestoreBegan(t *testing.T) {
 	}{
 		"nothing is known yet": {},
 		"the end, which is recorded": {recorded: "2026-11-01T12:00:00.5Z",
-			want: []string{"--time=2026-11-01T12:00:00.5Z"}},
+			want: []string{"--up-to=2026-11-01T12:00:00.5Z"}},
 		"a time": {time: "2026-11-01T12:00:00+01:00", recorded: "2026-11-01T11:00:00Z",
 			want: []string{"--time=2026-11-01T12:00:00+01:00"}},
 		"a point": {point: "p", recorded: "2026-11-01T11:00:00Z", want: []string{"--point=p"}},

@@ -6,8 +6,8 @@
 // A Replica begins with a State, in one of five ways. Its folder is found on the volume (Replace), it is created for
 // a new group (Add), it is begun as a learner (Begin) or as the founder of a restored group (Found), or etcd places it
 // on this shard although it is missing (Decide). From then on, only an event changes its phase, and package member has
-// the table of legal transitions. Only Decide and Confirm change a Replica's standing. A Replica has a route unless it is
-// a stray or a founder, and it serves calls while it has a Served and a route.
+// the table of legal transitions. Only Decide and Confirm change a Replica's standing. A Replica has a route unless it
+// is a stray or a founder, and it serves calls while it has a Served and a route.
 package replicas
 
 import (
