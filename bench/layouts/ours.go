@@ -33,7 +33,7 @@ const (
 	// batchBytes and batchEntries limit a commit to a size that BatchPut and concurrent callers also reach.
 	batchBytes   = 8 << 20
 	batchEntries = 8192
-	// splitBytes is the size of the parts into which a scan is divided among the workers.
+	// splitBytes is the size of each part of a scan. The workers share the parts.
 	splitBytes = 8 << 20
 	scanTTL    = time.Hour
 )

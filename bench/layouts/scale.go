@@ -62,7 +62,7 @@ var scales = map[string]*scale{
 		deep:    10000000, limitShow: true,
 		sample: 1 << 30,
 	},
-	// The scale tiny exists only for tests. Its results mean nothing.
+	// The tiny scale exists only for tests. Its results mean nothing.
 	"tiny": {
 		rounds: 1,
 		sizes:  []sizeCase{{1 << 10, 200}, {20 << 10, 100}}, syncEach: 10,

@@ -109,7 +109,7 @@ func (w *diskWorld) settle() decidedDisks {
 	panic("decisions do not come to an end")
 }
 
-// job creates or deletes a Job or its claim. A Job ends immediately.
+// job creates or deletes a Job or the claim of a Job. A Job ends as soon as it is created.
 func (w *diskWorld) job(a diskAction) {
 	for _, pv := range w.o.volumes {
 		if pv.Spec.ClaimRef == nil {

@@ -92,7 +92,8 @@ func TestEveryMemberHoldsWhatIsNotArchived(t *testing.T) {
 		if a.round(); !g.floored || g.floor > mark {
 			t.Errorf("nothing was dropped, but the floor is %d (known: %v), and %d is archived", g.floor, g.floored, mark)
 		}
-		// Now all versions are archived, so compaction may drop them. The new leader tells the other members so.
+		// Now all versions are archived, so compaction may drop them. The new leader reports the new hold to the other
+		// members.
 		time.Sleep(12 * time.Minute) // compaction also keeps a version for 10 minutes after it was superseded
 		compact()
 		leader := c.shards[c.leaderOf("0")]

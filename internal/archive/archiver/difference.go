@@ -59,7 +59,8 @@ func (d *difference) open(through uint64, commit int64) {
 	d.free += through - d.last
 }
 
-// truncate must be called when the entries from an index on have become void.
+// truncate discards what the difference has learned from entries at the index from and above. The caller must call it
+// when the leader has replaced these entries.
 func (d *difference) truncate(from uint64) {
 	if from > d.seen {
 		return

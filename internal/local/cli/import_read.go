@@ -212,7 +212,7 @@ func (im *importer) stampOf(j job, s fileState) fileStamp {
 		mode: unixMode(s.mode), link: s.mode.Type() == fs.ModeSymlink}
 }
 
-// optionsOf returns the options for the put of a file. If the lookup found no record, the put succeeds only if the
+// optionsOf returns the options with which a file is put. If the lookup found no record, the put succeeds only if the
 // record still does not exist, so that two files with the same id are detected. Otherwise the put replaces only the
 // version that was found.
 func (im *importer) optionsOf(j job, s fileState) client.PutOptions {

@@ -97,8 +97,8 @@ func (n *notKept) look(f *os.File, info fs.FileInfo) {
 	}
 }
 
-// hasAttributes reports whether a file has extended attributes. A label of SELinux does not count, because with SELinux
-// every file has a label, and a written file gets a new one.
+// hasAttributes reports whether a file has extended attributes. SELinux labels do not count, because SELinux gives
+// every file a label, and a new label when the file is written.
 func hasAttributes(fd int) bool {
 	var names [1 << 10]byte
 	size, err := unix.Flistxattr(fd, names[:])

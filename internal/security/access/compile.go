@@ -278,7 +278,7 @@ func (c *Compiled) denied(caller *Caller, verb Verb, group string) error {
 		where(group), c.version)
 }
 
-// how returns the words of an error message that say how callers can identify themselves.
+// how returns the part of an error message that says how callers can identify themselves.
 func (c *Compiled) how() string {
 	if c.HasIssuers() {
 		return "show a certificate of the store's authority, or a token for the audience " + c.audience

@@ -77,7 +77,8 @@ type Actions interface {
 	Create(ctx context.Context, state placement.Group) error
 	// MakeFolder creates the folder of a learner on this shard, or that of a founder if the group is restored.
 	MakeFolder(state placement.Group) error
-	// Settle records on the volume that etcd lists a founder.
+	// Settle records on the volume that etcd now lists the replica as a member. It is called for the first replica of a
+	// restored group.
 	Settle(r *replicas.Replica) error
 }
 

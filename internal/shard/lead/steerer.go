@@ -173,8 +173,8 @@ const (
 	stepAgain                // the step is done
 )
 
-// isPlain reports whether a group has a single copy and this shard is its target. The leader of such a group takes no
-// steps, and the shard's reporter reports the group's size.
+// isPlain reports whether a group has a single copy that already is on its target, which is this shard. The leader of
+// such a group takes no steps, and the shard's reporter reports the group's size.
 func isPlain(sv *replicas.Served, m replica.Members, state replicas.Group) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.RaftID && state.Members[0].Role == placement.Voter &&

@@ -73,7 +73,7 @@ func (s *Set) now() time.Time {
 	return time.Now()
 }
 
-// pauseMost is the longest time until a waiting call checks again, because quotas may have been raised.
+// pauseMost is the longest time after which a waiting call checks its quotas again, because they may have been raised.
 const pauseMost = time.Second
 
 // pause waits for d, but no longer than pauseMost. It returns earlier if early is closed, ctx is done or the Set is

@@ -26,8 +26,8 @@ const (
 // take reserves the memory for the first messages, so that the memory of all scans is bounded.
 func (sc *scan) take() error { return sc.ask(scanSizeFirst, scanSizeFirst) }
 
-// ask reserves the memory for messages of size bytes: for the data, and twice for the encoded message, because one
-// message is in the transport while the next one waits. The message must be empty.
+// ask reserves memory for sending messages of up to size bytes. It reserves the data bytes once and size twice, because
+// one encoded message is being sent while the next one waits. The scan's current message must be empty.
 func (sc *scan) ask(data, size int64) error {
 	arena, encoded := int64(0), max(sc.encoded, message.RoundUp(size))
 	if sc.arena != nil {

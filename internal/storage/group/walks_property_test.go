@@ -90,8 +90,8 @@ func (c *walkCase) small() []modelEntry {
 	return batch
 }
 
-// truncateLog lets a new leader overwrite entries that are not applied. The leader writes other entries, or those that
-// the last truncation made void.
+// truncateLog simulates a new leader that overwrites entries which are not applied yet. The leader writes either other
+// entries, or the ones that the previous truncation removed.
 func (c *walkCase) truncateLog() error {
 	from := c.model.applied + 1 + c.random.Uint64N(c.model.last-c.model.applied)
 	c.term++

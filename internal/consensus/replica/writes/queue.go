@@ -99,7 +99,7 @@ func (q *Queue) Taken(writes []*Pending) {
 	q.unindexed += len(writes)
 }
 
-// TurnedDown answers writes that the log has not accepted.
+// TurnedDown fails writes that the log has not accepted.
 func (q *Queue) TurnedDown(writes []*Pending, err error) {
 	for _, p := range writes {
 		q.Refuse(p, err)

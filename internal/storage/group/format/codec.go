@@ -32,8 +32,8 @@ var (
 	ErrCorrupt      = errors.New("stored bytes are bad")
 )
 
-// These are the errors of files. Callers test for them with errors.Is, and for damage with errors.As and a
-// *DamageError.
+// These are the errors of reading and decoding files. Callers test for them with errors.Is, and for damage with
+// errors.As and a *DamageError.
 var (
 	ErrNoSpace = errors.New("no free space on the volume")
 	// ErrShortage means that the system lacked file descriptors or memory, so that a file could not be opened, created
