@@ -109,12 +109,15 @@ func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, 
 	if err := c.all(ctx, m.Segments); err != nil {
 		return failed, err
 	}
-	if err := c.addDeletes(ctx); err != nil {
+	last, err := c.addDeletes(ctx)
+	if err != nil {
 		return failed, err
 	}
 	out := &copyAgain{id: w.id, refs: c.refs, index: d.Index}
 	if floor > w.again.index {
-		out.hole = &object.Hole{From: w.again.index, To: floor}
+		// The commit time of a delete at the floor is too early. So a time at which the record still existed stands for the
+		// floor. Reads as of that time are refused if the hole ends behind the floor.
+		out.hole = &object.Hole{From: w.again.index, To: max(floor, last+1)}
 	}
 	return out, nil
 }
@@ -143,17 +146,26 @@ func (a *Archiver) archivedEnd(ctx context.Context, w wanted) (end reader.End, e
 	return end, err
 }
 
-// addDeletes archives the deletes that neither the archive nor the copy has.
-func (c *copier) addDeletes(ctx context.Context) error {
+// addDeletes archives the deletes that neither the archive nor the copy has. It returns the index of the last one, or 0
+// if there is none.
+func (c *copier) addDeletes(ctx context.Context) (last uint64, err error) {
 	missing, ok := c.diff.deletes(c.commit())
 	if !ok {
-		return sourceError{fmt.Errorf("copy group %s again: the archive has more records than can have been deleted since "+
-			"index %d", c.identity.Name, c.after)}
+		return 0, sourceError{fmt.Errorf("copy group %s again: the archive has more records than can have been deleted "+
+			"since index %d", c.identity.Name, c.after)}
+	}
+	if n := len(missing); n > 0 {
+		last = missing[n-1].Index
+	}
+	if last > 0 && last == c.index {
+		return 0, sourceError{fmt.Errorf("copy group %s again: its last entry, %d, is a delete that the store has dropped, "+
+			"and when it was made is not known: this is tried again, and works when the group has another entry",
+			c.identity.Name, last)}
 	}
 	for i := range missing {
 		if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
 			if err := c.flush(ctx); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		if c.b == nil {
@@ -162,14 +174,14 @@ func (c *copier) addDeletes(ctx context.Context) error {
 		err := c.b.Append(&missing[i])
 		if errors.Is(err, pieces.ErrSpan) {
 			if err := c.flush(ctx); err != nil {
-				return err
+				return 0, err
 			}
 			c.begin()
 			err = c.b.Append(&missing[i])
 		}
 		if err != nil {
-			return sourceError{err}
+			return 0, sourceError{err}
 		}
 	}
-	return c.flush(ctx)
+	return last, c.flush(ctx)
 }

@@ -2,6 +2,7 @@ package archiver
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -165,4 +166,48 @@ func TestADifferenceIgnoresVoidEntries(t *testing.T) {
 	if missing, ok := d.deletes(0); ok {
 		t.Errorf("there is no index for a delete: %v", missing)
 	}
+}
+
+// The commit time of a dropped delete is not known. If its index is the only free one, reads as of the times at which the
+// record may still have existed are refused. While the delete is the last entry of the group, there is no index behind it
+// that could say so, and the archiver does not continue.
+func TestTheTimeOfADroppedDeleteIsNotInvented(t *testing.T) {
+	inScene(t, 1, smallLimits, func(s *scene) {
+		t, g, m := s.t, s.model.one(0), s.model
+		m.add1(g, format.KindPut, 100)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		before := g.hold
+		existed := time.Now()
+		time.Sleep(time.Second)
+		m.add1(g, format.KindDelete, 100)
+		for range 2 {
+			m.compact(g, true)
+		}
+		if before+1 != g.deletes {
+			t.Fatalf("archived up to %d, deletes are missing up to %d: the test needs one free index", before, g.deletes)
+		}
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		if at := s.Status(); g.hold != before || at.Errors[ReasonSource] == 0 {
+			t.Errorf("the archiver has continued from %d to %d, with the errors %v", before, g.hold, at.Errors)
+		}
+		m.add1(g, format.KindPut, 101)
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		a, err := reader.Open(context.Background(), s.view, m.store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := a.Group(context.Background(), g.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if index, err := r.At(context.Background(), existed); !errors.Is(err, reader.ErrRefused) {
+			t.Errorf("when the record existed, the index was %d, error %v", index, err)
+		}
+		if got, err := s.recordsAsOf(g, g.applied()); err != nil || slices.Contains(got, 100) || !slices.Contains(got, 101) {
+			t.Errorf("at the end, the records are %v, error %v", got, err)
+		}
+	})
 }
