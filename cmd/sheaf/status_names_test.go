@@ -204,7 +204,8 @@ func TestJSONOfStatus(t *testing.T) {
    "raftId": 0,
    "members": [],
    "damagesTotal": 0,
-   "truncatedBytes": 0
+   "truncatedBytes": 0,
+   "restoring": false
   },
   {
    "group": "0",
@@ -219,7 +220,8 @@ func TestJSONOfStatus(t *testing.T) {
    "damages": [],
    "lost": false,
    "role": "",
-   "members": []
+   "members": [],
+   "restoring": false
   },
   {
    "group": "1",
@@ -256,7 +258,8 @@ func TestJSONOfStatus(t *testing.T) {
    "raftId": 12,
    "members": [],
    "damagesTotal": 1,
-   "truncatedBytes": 0
+   "truncatedBytes": 0,
+   "restoring": false
   }
  ]
 }`

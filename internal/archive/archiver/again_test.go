@@ -168,9 +168,9 @@ func TestADifferenceIgnoresVoidEntries(t *testing.T) {
 	}
 }
 
-// The commit time of a dropped delete is not known. If its index is the only free one, reads as of the times at which the
-// record may still have existed are refused. While the delete is the last entry of the group, there is no index behind it
-// that could say so, and the archiver does not continue.
+// The commit time of a dropped delete is not known. If its index is the only free one, reads as of the times at which
+// the record may still have existed are refused. While the delete is the last entry of the group, there is no index
+// behind it that could say so, and the archiver does not continue.
 func TestTheTimeOfADroppedDeleteIsNotInvented(t *testing.T) {
 	inScene(t, 1, smallLimits, func(s *scene) {
 		t, g, m := s.t, s.model.one(0), s.model

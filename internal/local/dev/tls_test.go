@@ -144,8 +144,10 @@ func TestEveryMethodChecksItsCallers(t *testing.T) {
 	servers := map[string]struct {
 		address string
 		lacks   []protoreflect.FullName // services that the server does not have
-	}{"gateway": {d.Addr(), []protoreflect.FullName{"sheaf.peer.v1.PeerService", "sheaf.archive.v1.ArchiveService"}},
-		"shard": {d.Status().Shards[1].GetShard().GetAddress(), []protoreflect.FullName{"sheaf.record.v1.RoutingService"}}}
+	}{"gateway": {d.Addr(), []protoreflect.FullName{"sheaf.peer.v1.PeerService", "sheaf.archive.v1.ArchiveService",
+		"sheaf.archive.v1.RestoreService"}},
+		"shard": {d.Status().Shards[1].GetShard().GetAddress(), []protoreflect.FullName{"sheaf.record.v1.RoutingService",
+			"sheaf.archive.v1.RestoreService"}}}
 	// pass makes either the calls that must be refused or all other calls.
 	pass := func(refusals bool) {
 		for at, server := range servers {
@@ -158,6 +160,7 @@ func TestEveryMethodChecksItsCallers(t *testing.T) {
 						"sheaf.record.v1.AccessService": caller.records,
 						"sheaf.record.v1.AdminService":  caller.admin, "sheaf.peer.v1.PeerService": caller.peer,
 						"sheaf.archive.v1.ArchiveService":     caller.archive,
+						"sheaf.archive.v1.RestoreService":     refused, // only the source of a restore has it
 						"grpc.health.v1.Health":               caller.check,
 						"grpc.reflection.v1.ServerReflection": caller.records, "grpc.reflection.v1alpha.ServerReflection": caller.records,
 					}[method.Parent().FullName()]

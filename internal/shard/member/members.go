@@ -97,8 +97,8 @@ func (r *Replica) isRemnant(here []placement.Member) bool {
 }
 
 // isUselessFounder reports whether a folder belongs to an installation from the source of a restore that cannot
-// continue: the replica was created elsewhere or for a learner, or files of the complete replica are damaged. Nobody has
-// reported the replica, so it has acknowledged nothing, and another one is installed in its place.
+// continue: the replica was created elsewhere or for a learner, or files of the complete replica are damaged. Nobody
+// has reported the replica, so it has acknowledged nothing, and another one is installed in its place.
 func (r *Replica) isUselessFounder() bool {
 	if r.Phase == Joining {
 		return r.Foreign || !r.Founder
