@@ -47,11 +47,19 @@ type copyAgain struct {
 	hole   *object.Hole        // nil if the copy has all deletes and versions above the position
 }
 
+// awaitsOwnCatalogue reports whether a group needs a catalogue of this archiver before it may be copied again. A
+// predecessor may still create the catalogue after its own newest one (takeover.go). If it did so while the copy runs,
+// or later, the archive would show records that were put behind the end with which the copy was compared, and of which
+// neither the archive nor the copy has the delete. Once this archiver has created a catalogue, no predecessor can.
+func (a *Archiver) awaitsOwnCatalogue(g *group) bool {
+	return g.catchUp == catchUpDue && a.isEarlier(&g.catalogue)
+}
+
 // wantAgain requests further copies of the groups that need one, and of which all new entries are in the bucket.
 func (a *Archiver) wantAgain(now time.Time) {
 	for _, g := range a.sorted() {
 		isStored := g.news == nil && len(g.fresh) == 0 && len(g.newHoles) == 0 && g.next == g.covered()
-		if g.catchUp != catchUpDue || g.gone || !isStored || now.Before(g.copyAfter) {
+		if g.catchUp != catchUpDue || g.gone || !isStored || a.awaitsOwnCatalogue(g) || now.Before(g.copyAfter) {
 			continue
 		}
 		g.catchUp = catchUpRuns

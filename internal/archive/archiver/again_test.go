@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/reader"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -134,6 +136,135 @@ func TestALeaderThatHasTheDeletesIsTaken(t *testing.T) {
 		if r := s.current().groups[g.id]; len(r.holes) > 0 {
 			t.Errorf("holes %v", r.holes)
 		}
+	})
+}
+
+// heldCatalogue lets the archiver put versions of record 100 into a segment, and holds up the catalogue that would list
+// the segment until the returned channel is closed. The record is then deleted, and the delete is dropped.
+func (s *scene) heldCatalogue(g *modelGroup) (blocked chan struct{}) {
+	s.t.Helper()
+	s.model.onAsked(nil)
+	s.model.steady = true
+	time.Sleep(30 * time.Second)
+	synctest.Wait()
+	path := object.CataloguePrefix(g.id)
+	blocked = make(chan struct{})
+	waits := make(chan struct{})
+	s.view.change(func(v *view) {
+		v.hook = func(op, name string) {
+			if op == "create" && strings.Contains(name, path) {
+				close(waits)
+				<-blocked
+			}
+		}
+	})
+	s.model.mu.Lock()
+	for range 9 {
+		e := format.Entry{Kind: format.KindPut, ID: 100, Index: g.applied() + 1, Term: 3, CommitTime: time.Now().UnixNano(),
+			Data: make([]byte, 1500)}
+		g.all, g.kept = append(g.all, e), append(g.kept, e)
+	}
+	s.model.mu.Unlock()
+	<-waits
+	s.model.add1(g, format.KindDelete, 100)
+	for range 2 {
+		s.model.compact(g, true)
+	}
+	return blocked
+}
+
+// isGone checks that the first archiver was taken over, that the archive has everything, and that record 100 is gone.
+func (s *scene) isGone(first *process, g *modelGroup) {
+	s.t.Helper()
+	synctest.Wait()
+	var other *TakenOverError
+	if err := first.end(); !errors.As(err, &other) {
+		s.t.Errorf("the first archiver ended by %v", err)
+	}
+	if got, err := s.recordsAsOf(g, g.applied()); err != nil || slices.Contains(got, 100) {
+		s.t.Errorf("at the end, the records are %v, error %v", got, err)
+	}
+	all := map[uuid.UUID]uint64{g.id: g.applied()}
+	if _, err := s.model.check(s.memory, all); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// While a copy is made, the archiver's predecessor tries to create a catalogue. It lists a record that was put behind the
+// end of the archive with which the copy is compared. The record was deleted, and nothing has the delete.
+func TestNoLateCatalogueComesWithinACopy(t *testing.T) {
+	inScene(t, 2, smallLimits, func(s *scene) {
+		t, g := s.t, s.model.one(0)
+		blocked := s.heldCatalogue(g)
+		first := s.process
+		s.model.add1(g, format.KindPut, 101)
+		copies, goOn := make(chan struct{}, 1), make(chan struct{})
+		s.view = newView(s.memory, 1, 0)
+		s.view.hook = func(op, name string) {
+			if op == "create" && strings.Contains(name, "/seg/") && strings.Contains(name, g.id.String()) {
+				select {
+				case copies <- struct{}{}:
+					<-goOn
+				default:
+				}
+			}
+		}
+		s.process = begin(s.model, s.view, smallLimits)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(copies) == 0 {
+			t.Fatal("no copy is in progress")
+		}
+		close(blocked)
+		for range 2 * smallLimits.renewAfter { // so that a new catalogue of each group is due
+			s.model.write(s.model.one(1), 10)
+			time.Sleep(10 * time.Second)
+		}
+		close(goOn)
+		time.Sleep(12 * time.Minute)
+		s.isGone(first, g)
+	})
+}
+
+// A copy has no entries, so it needs no catalogue. The archiver's predecessor tries to create one long after it.
+func TestNoLateCatalogueComesBehindACopy(t *testing.T) {
+	inScene(t, 2, smallLimits, func(s *scene) {
+		t, g := s.t, s.model.one(0)
+		blocked := s.heldCatalogue(g)
+		first := s.process
+		s.view = newView(s.memory, 1, 0)
+		s.process = begin(s.model, s.view, smallLimits)
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		if g.hold != g.applied() {
+			t.Errorf("the archive ends at %d, and the group at %d", g.hold, g.applied())
+		}
+		close(blocked)
+		time.Sleep(12 * time.Minute)
+		s.isGone(first, g)
+	})
+}
+
+// A catalogue of the archiver's predecessor turns up before the archive is read for a copy. The archiver adopts the
+// catalogue at once. Otherwise no copy would succeed until the group needs a catalogue for another reason.
+func TestALateCatalogueDoesNotStopCopies(t *testing.T) {
+	inScene(t, 2, smallLimits, func(s *scene) {
+		g := s.model.one(0)
+		blocked := s.heldCatalogue(g)
+		first := s.process
+		s.model.add1(g, format.KindPut, 101)
+		isLate := false
+		s.model.onAsked(func(map[uuid.UUID]uint64) { // the archiver has started
+			if !isLate {
+				isLate = true
+				close(blocked)
+				time.Sleep(time.Second)
+			}
+		})
+		s.view = newView(s.memory, 1, 0)
+		s.process = begin(s.model, s.view, smallLimits, func(o *Options) { o.Roll = 24 * time.Hour })
+		time.Sleep(3 * copyAgainPause)
+		s.isGone(first, g)
 	})
 }
 

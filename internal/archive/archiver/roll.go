@@ -79,7 +79,7 @@ func (a *Archiver) isDue(g *group) bool {
 		return false
 	case g.gone:
 		return g.goneNoted && !g.catalogue.Gone
-	case g.isBroken:
+	case g.isBroken || a.awaitsOwnCatalogue(g):
 		return true
 	case len(g.loose) > 0 && (time.Since(g.loose[0].at) >= a.opts.Roll || g.looseBytes() >= a.limits.looseBytes):
 		return true
