@@ -157,20 +157,17 @@ func (a *Archiver) archivedEnd(ctx context.Context, w wanted) (end reader.End, e
 // addDeletes archives the deletes that neither the archive nor the copy has. It returns the index of the last one, or 0
 // if there is none.
 func (c *copier) addDeletes(ctx context.Context) (last uint64, err error) {
-	missing, ok := c.diff.deletes(c.commit())
+	last, ok := c.diff.close(c.commit())
 	if !ok {
 		return 0, sourceError{fmt.Errorf("copy group %s again: the archive has more records than can have been deleted "+
 			"since index %d", c.identity.Name, c.after)}
-	}
-	if n := len(missing); n > 0 {
-		last = missing[n-1].Index
 	}
 	if last > 0 && last == c.index {
 		return 0, sourceError{fmt.Errorf("copy group %s again: its last entry, %d, is a delete that the store has dropped, "+
 			"and when it was made is not known: this is tried again, and works when the group has another entry",
 			c.identity.Name, last)}
 	}
-	for i := range missing {
+	for e := range c.diff.deletes() {
 		if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
 			if err := c.flush(ctx); err != nil {
 				return 0, err
@@ -179,13 +176,13 @@ func (c *copier) addDeletes(ctx context.Context) (last uint64, err error) {
 		if c.b == nil {
 			c.begin()
 		}
-		err := c.b.Append(&missing[i])
+		err := c.b.Append(e)
 		if errors.Is(err, pieces.ErrSpan) {
 			if err := c.flush(ctx); err != nil {
 				return 0, err
 			}
 			c.begin()
-			err = c.b.Append(&missing[i])
+			err = c.b.Append(e)
 		}
 		if err != nil {
 			return 0, sourceError{err}

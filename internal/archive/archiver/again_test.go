@@ -3,7 +3,9 @@ package archiver
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -276,26 +278,51 @@ func TestADifferenceIgnoresVoidEntries(t *testing.T) {
 	d := newDifference(reader.End{Live: []int64{1, 2, 3, 4}, Term: 2, CommitTime: 10}, 10, 20)
 	commit := int64(0)
 	for _, e := range []*format.Entry{put(2, 5), put(1, 7), put(9, 7), put(1, 13), put(3, 19), put(8, 12), put(8, 14),
-		put(8, 15), put(8, 17), put(4, 21)} {
+		put(8, 15), put(8, 18), put(4, 21)} {
 		d.truncate(e.Index)
 		d.add(e, min(commit, int64(e.Index)))
 		commit = e.CommitTime
 	}
-	missing, ok := d.deletes(commit)
+	last, ok := d.close(commit)
 	var got [][3]uint64
-	for _, e := range missing {
+	for e := range d.deletes() {
 		got = append(got, [3]uint64{uint64(e.ID), e.Index, uint64(e.CommitTime)})
 		if e.Kind != format.KindDelete || e.Term != 2 {
 			t.Errorf("%+v", e)
 		}
 	}
 	// Record 2 has a version in the copy. The versions of records 1 and 3 are void, and that of record 4 is too new.
-	if want := [][3]uint64{{1, 11, 10}, {3, 13, 12}, {4, 16, 15}}; !ok || !slices.Equal(got, want) {
-		t.Errorf("deletes (record, index, commit time) %v, %t, want %v", got, ok, want)
+	if want := [][3]uint64{{1, 11, 10}, {3, 13, 12}, {4, 16, 15}}; !ok || last != 16 || !slices.Equal(got, want) {
+		t.Errorf("deletes (record, index, commit time) %v, the last one at %d, %t, want %v", got, last, ok, want)
 	}
 	d = newDifference(reader.End{Live: []int64{1}}, 10, 10)
-	if missing, ok := d.deletes(0); ok {
-		t.Errorf("there is no index for a delete: %v", missing)
+	if last, ok := d.close(0); ok {
+		t.Errorf("there is no index for a delete, and it got %d", last)
+	}
+}
+
+// A full disk may drop the deletes of most records of a group. A delete takes memory only while it is used.
+func TestMissingDeletesAreNotInMemoryAllAtOnce(t *testing.T) {
+	const records = 1 << 16
+	live := make([]int64, records)
+	for i := range live {
+		live[i] = int64(i)
+	}
+	d := newDifference(reader.End{Live: live, Term: 2, CommitTime: 10}, 10, 10+records)
+	if last, ok := d.close(0); !ok || last != 10+records {
+		t.Fatalf("the last delete has index %d, %t", last, ok)
+	}
+	next, stop := iter.Pull(d.deletes())
+	defer stop()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	e, ok := next()
+	runtime.ReadMemStats(&after)
+	if !ok || e.Index != 11 {
+		t.Fatalf("the first delete is %+v, %t", e, ok)
+	}
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 16*records {
+		t.Errorf("before the first of %d deletes is used, they take %d bytes", records, bytes)
 	}
 }
 

@@ -2,6 +2,7 @@ package archiver
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	"sheaf.dev/sheaf/internal/archive/reader"
@@ -81,26 +82,54 @@ func (d *difference) truncate(from uint64) {
 	d.last = max(d.after, d.seen)
 }
 
-// deletes returns the missing deletes, in the order of their indexes. It must be called when all entries have been
-// added. The argument commit is the commit time of the copy's last version, as for add. The result is not complete if
-// ok is false, because there are fewer free indexes than missing deletes; then the copy is not one of this group's.
-func (d *difference) deletes(commit int64) (missing []format.Entry, ok bool) {
+// close ends the comparison. It must be called once, when all entries have been added, and before deletes. The argument
+// commit is the commit time of the copy's last version, as for add. The result last is the index of the last missing
+// delete, or 0 if there is none. The result ok is false if there are fewer free indexes than missing deletes; then the
+// copy is not one of this group's.
+func (d *difference) close(commit int64) (last uint64, ok bool) {
 	d.open(d.floor, commit)
-	gaps := d.gaps
-	for i, id := range d.end.Live {
-		if d.first[i] != 0 && d.first[i] <= d.floor {
-			continue
-		}
-		if len(gaps) == 0 {
-			return nil, false
-		}
-		missing = append(missing, format.Entry{
-			Kind: format.KindDelete, ID: id, Index: gaps[0].first, Term: cmp.Or(d.end.Term, 1), CommitTime: gaps[0].commit,
-			Timestamp: gaps[0].commit,
-		})
-		if gaps[0].first++; gaps[0].first > gaps[0].last {
-			gaps = gaps[1:]
+	missing := uint64(0)
+	for i := range d.end.Live {
+		if d.isMissing(i) {
+			missing++
 		}
 	}
-	return missing, true
+	if missing > d.free {
+		return 0, false
+	}
+	for _, g := range d.gaps {
+		if missing == 0 {
+			break
+		}
+		n := min(missing, g.last-g.first+1)
+		last, missing = g.first+n-1, missing-n
+	}
+	return last, true
+}
+
+// isMissing reports whether the delete of the record end.Live[i] is missing.
+func (d *difference) isMissing(i int) bool { return d.first[i] == 0 || d.first[i] > d.floor }
+
+// deletes yields the missing deletes, in the order of their indexes. There may be as many as the archive has records, so
+// they are never in memory all at once. It must be called only if the result ok of close was true.
+func (d *difference) deletes() iter.Seq[*format.Entry] {
+	return func(yield func(*format.Entry) bool) {
+		gaps, used := d.gaps, uint64(0) // used is the number of indexes of the first gap that deletes have got
+		for i, id := range d.end.Live {
+			if !d.isMissing(i) {
+				continue
+			}
+			g := gaps[0]
+			e := format.Entry{
+				Kind: format.KindDelete, ID: id, Index: g.first + used, Term: cmp.Or(d.end.Term, 1), CommitTime: g.commit,
+				Timestamp: g.commit,
+			}
+			if used++; g.first+used > g.last {
+				gaps, used = gaps[1:], 0
+			}
+			if !yield(&e) {
+				return
+			}
+		}
+	}
 }
