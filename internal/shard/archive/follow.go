@@ -47,7 +47,12 @@ const (
 // Follow implements ArchiveService.
 func (s *Server) Follow(stream archivev1.ArchiveService_FollowServer) error {
 	f := &follow{server: s, stream: stream, held: message.HeldOf(stream.Context())}
-	defer s.opts.Holds.Leave(f)
+	defer func() {
+		s.opts.Holds.Leave(f)
+		if f.admitted {
+			s.following.Add(-1)
+		}
+	}()
 	for {
 		err := f.receive()
 		if errors.Is(err, io.EOF) {
@@ -92,6 +97,7 @@ func (f *follow) receive() error {
 				return err
 			}
 			f.admitted = true
+			f.server.following.Add(1)
 		}
 		if n := len(in.GetPositions()); n > positionsPerMessage || len(f.positions)+n > positionsMax {
 			return status.Errorf(codes.InvalidArgument,

@@ -36,6 +36,7 @@ type fake struct {
 	deletes uint64 // index up to which deletes may be missing
 	ended   bool   // result of End
 	endErr  error  // result of End
+	ends    int    // number of calls to End
 	bytes   int    // size of each entry
 
 	barrier func(ctx context.Context) error      // replaces the barrier; if nil, the barrier is passed immediately
@@ -92,7 +93,10 @@ func (g *fake) Archived(_ any, index uint64) {
 	g.held = append(g.held, index)
 }
 
-func (g *fake) End(context.Context) (bool, error) { return g.ended, g.endErr }
+func (g *fake) End(context.Context) (bool, error) {
+	g.ends++
+	return g.ended, g.endErr
+}
 
 func (g *fake) Begins(index uint64) {
 	g.mu.Lock()
@@ -477,4 +481,31 @@ func TestTheEndOfTheHolds(t *testing.T) {
 	if _, err := s.EndHistory(t.Context(), in); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("another store: %v", err)
 	}
+}
+
+// An archiver has an open call, but has reported no position of any group: its first copies are in progress, or other
+// shards led the groups until now. EndHistory refuses before it ends a hold.
+func TestNoHoldEndsWhileAnArchiverFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newFake("0", 5)
+		groups := &fakes{led: []*fake{g}}
+		server := New(Options{Shard: "a", Store: store, Groups: groups, Holds: groups,
+			Stopping: func() bool { return false }, IdleMax: time.Minute})
+		sent := make(chan struct{})
+		s := &stream{ctx: t.Context(), in: []*archivev1.FollowRequest{positions(nil)}, send: func() { <-sent }}
+		ended := make(chan error, 1)
+		go func() { ended <- server.Follow(s) }()
+		synctest.Wait()
+		in := &archivev1.EndHistoryRequest{Header: header()}
+		if out, err := server.EndHistory(t.Context(), in); status.Code(err) != codes.FailedPrecondition || g.ends != 0 {
+			t.Errorf("while an archiver follows: %v, %v; %d holds were asked to end", out, err, g.ends)
+		}
+		close(sent)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if _, err := server.EndHistory(t.Context(), in); err != nil || g.ends != 1 {
+			t.Errorf("after the archiver's call: %v; %d holds were asked to end", err, g.ends)
+		}
+	})
 }

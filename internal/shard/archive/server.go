@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -102,6 +103,9 @@ const (
 type Server struct {
 	archivev1.UnimplementedArchiveServiceServer
 	opts Options
+	// following is the number of open Follow calls. An archiver has one on each shard, also while it makes first copies,
+	// and before it reports a position of a group that this shard leads.
+	following atomic.Int64
 }
 
 // New makes a Server.
@@ -167,6 +171,10 @@ func (s *Server) EndHistory(ctx context.Context, in *archivev1.EndHistoryRequest
 	error) {
 	if err := s.admit(in.GetHeader()); err != nil {
 		return nil, err
+	}
+	if s.following.Load() > 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "an archiver follows shard %s: stop the archiver first",
+			s.opts.Shard)
 	}
 	out := &archivev1.EndHistoryResponse{}
 	waits := func(g Named, why error) {

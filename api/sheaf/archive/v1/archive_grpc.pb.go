@@ -59,7 +59,7 @@ type ArchiveServiceClient interface {
 	// EndHistory ends the holds of all groups on the shard, because nobody archives the store any more: compaction may
 	// then drop what it kept for an archive. A member waits until the leader of its group has reported to etcd that the
 	// group has no hold. So the caller repeats the call on all shards until none of them has anything left. An
-	// administrator may also make this call. FAILED_PRECONDITION: an archiver follows groups of the shard.
+	// administrator may also make this call. FAILED_PRECONDITION: an archiver has an open call of Follow to the shard.
 	EndHistory(ctx context.Context, in *EndHistoryRequest, opts ...grpc.CallOption) (*EndHistoryResponse, error)
 }
 
@@ -157,7 +157,7 @@ type ArchiveServiceServer interface {
 	// EndHistory ends the holds of all groups on the shard, because nobody archives the store any more: compaction may
 	// then drop what it kept for an archive. A member waits until the leader of its group has reported to etcd that the
 	// group has no hold. So the caller repeats the call on all shards until none of them has anything left. An
-	// administrator may also make this call. FAILED_PRECONDITION: an archiver follows groups of the shard.
+	// administrator may also make this call. FAILED_PRECONDITION: an archiver has an open call of Follow to the shard.
 	EndHistory(context.Context, *EndHistoryRequest) (*EndHistoryResponse, error)
 	mustEmbedUnimplementedArchiveServiceServer()
 }
