@@ -192,8 +192,8 @@ func (s *scene) isGone(first *process, g *modelGroup) {
 	}
 }
 
-// While a copy is made, the archiver's predecessor tries to create a catalogue. It lists a record that was put behind the
-// end of the archive with which the copy is compared. The record was deleted, and nothing has the delete.
+// While a copy is made, the archiver's predecessor tries to create a catalogue. It lists a record that was put behind
+// the end of the archive with which the copy is compared. The record was deleted, and nothing has the delete.
 func TestNoLateCatalogueComesWithinACopy(t *testing.T) {
 	inScene(t, 2, smallLimits, func(s *scene) {
 		t, g := s.t, s.model.one(0)

@@ -110,8 +110,8 @@ func (d *difference) close(commit int64) (last uint64, ok bool) {
 // isMissing reports whether the delete of the record end.Live[i] is missing.
 func (d *difference) isMissing(i int) bool { return d.first[i] == 0 || d.first[i] > d.floor }
 
-// deletes yields the missing deletes, in the order of their indexes. There may be as many as the archive has records, so
-// they are never in memory all at once. It must be called only if the result ok of close was true.
+// deletes yields the missing deletes, in the order of their indexes. There may be as many as the archive has records,
+// so they are never in memory all at once. It must be called only if the result ok of close was true.
 func (d *difference) deletes() iter.Seq[*format.Entry] {
 	return func(yield func(*format.Entry) bool) {
 		gaps, used := d.gaps, uint64(0) // used is the number of indexes of the first gap that deletes have got
