@@ -589,6 +589,57 @@ func twoShardsInstall(t *bubble, first string, restarts bool) {
 	}
 }
 
+// A founder was reported, and its volume could not record that etcd lists it. If etcd is set back then, the volume
+// records it as soon as it can, also after a restart. Otherwise the freeze would wait for ever for a volume that has
+// the group.
+func TestAFounderIsSettledWhileEtcdIsSetBack(t *testing.T) {
+	t.Parallel()
+	for _, restarts := range []bool{false, true} {
+		inBubble(t, func(t *bubble) {
+			r := newRestored(t)
+			r.only("beta")
+			r.source.start()
+			faulty, fails := failsToSettle(r)
+			a := r.begin("a", func(c *Config) { c.FS = faulty })
+			r.reported("beta", "a")
+			r.eventually("the problem is named", func() bool {
+				return a.problem("group beta", "recording on the volume") != ""
+			})
+			if restarts {
+				r.kill("a")
+			}
+			r.registry.change(func(v *placement.View) { v.Freeze = &placement.Freeze{By: "shard b", Reason: "a test"} })
+			if restarts {
+				r.restart("a")
+				a = r.shards["a"]
+			}
+			time.Sleep(time.Minute)
+			fails().Remove()
+			r.eventually("the volume counts it", func() bool {
+				facts, err := a.admin.DescribeVolume(a.ctx(), &recordv1.DescribeVolumeRequest{})
+				must(t, err)
+				return len(facts.GetGroups()) == 1 && !facts.GetGroups()[0].GetJoining()
+			})
+			r.same("beta")
+		})
+	}
+}
+
+// failsToSettle returns a disk on which no founder can be made a member after etcd has listed it, and a function that
+// returns the fault.
+func failsToSettle(r *restored) (*vfstest.Faulty, func() *vfstest.Fault) {
+	id := r.registry.now().Groups["beta"].UUID
+	faulty, fails := vfstest.NewFaulty(vfstest.NewMem()), (*vfstest.Fault)(nil)
+	r.registry.changed = func(v placement.View) {
+		if fails == nil && len(v.Groups["beta"].Members) > 0 {
+			fails = faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+				return strings.Contains(op.Name, id.String()+"/replica"+format.TmpSuffix)
+			}})
+		}
+	}
+	return faulty, func() *vfstest.Fault { return fails }
+}
+
 // A founder that etcd lists serves only after its volume says so. Until then, the volume does not count it.
 func TestAFounderServesWhenItsVolumeSaysThatItIsAMember(t *testing.T) {
 	t.Parallel()
@@ -596,15 +647,7 @@ func TestAFounderServesWhenItsVolumeSaysThatItIsAMember(t *testing.T) {
 		r := newRestored(t)
 		r.only("beta")
 		r.source.start()
-		id := r.registry.now().Groups["beta"].UUID
-		faulty, fails := vfstest.NewFaulty(vfstest.NewMem()), (*vfstest.Fault)(nil)
-		r.registry.changed = func(v placement.View) {
-			if fails == nil && len(v.Groups["beta"].Members) > 0 {
-				fails = faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
-					return strings.Contains(op.Name, id.String()+"/replica"+format.TmpSuffix)
-				}})
-			}
-		}
+		faulty, fails := failsToSettle(r)
 		a := r.begin("a", func(c *Config) { c.FS = faulty })
 		r.reported("beta", "a")
 		r.eventually("the problem is named", func() bool { return a.problem("group beta", "recording on the volume") != "" })
@@ -615,7 +658,7 @@ func TestAFounderServesWhenItsVolumeSaysThatItIsAMember(t *testing.T) {
 		_, err = a.records.Put(a.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1, Group: "beta"},
 			Data: []byte("early")})
 		want(t, err, codes.Unavailable, reason.GroupLoading)
-		fails.Remove()
+		fails().Remove()
 		r.same("beta")
 		facts, err = a.admin.DescribeVolume(a.ctx(), &recordv1.DescribeVolumeRequest{})
 		if must(t, err); facts.GetGroups()[0].GetJoining() || a.problem("group beta") != "" {

@@ -164,11 +164,18 @@ func Decide(v *View, r *Replica) Action {
 
 // whileSetBack decides while etcd was rolled back: replicas that etcd places on this shard are loaded, and everything
 // else stays as it is. A replica that is no longer a member does no harm, because Raft ignores it.
+//
+// A founder that etcd lists here is settled even then. Its report has reached etcd, so the report of any other founder
+// was refused. Until the founder is settled, its volume does not count, and the freeze would wait for it.
 func (v *View) whileSetBack(r *Replica) Action {
-	switch here := v.here(); {
-	case r == nil || r.Phase == Lost || r.Phase.MissingEntries() || r.Foreign || r.Serves || r.Phase == Joining:
+	here := v.here()
+	isHere := r != nil && r.Name == v.Group.Name && r.isOneOf(here)
+	switch {
+	case r == nil || r.Phase == Lost || r.Phase.MissingEntries() || r.Foreign || r.Phase == Joining:
 		return stay(r)
-	case r.Name == v.Group.Name && r.isOneOf(here):
+	case r.Serves && (!r.Founder || r.Phase != Serving || !isHere):
+		return stay(r)
+	case isHere:
 		return v.goOn(r)
 	case !r.Standing.Apart():
 		return Action{Standing: Standing{Reason: SetBack}}
@@ -197,7 +204,7 @@ func (v *View) goOn(r *Replica) Action {
 		return Action{Kind: Reinstall}
 	case r.Phase == GivenUp:
 		return Action{Kind: ReportMissing}
-	case r.Phase == Serving && r.Founder && !v.SetBack:
+	case r.Phase == Serving && r.Founder:
 		return Action{Kind: Settle}
 	}
 	return Action{}

@@ -65,6 +65,7 @@ func restoring(v *View)        { v.Group.Restoring = true }
 func listing(v *View)          { v.Listing = true }
 func targetOther(v *View)      { v.Target = []string{"b", "a"} }
 func founder(r *Replica)       { r.Founder = true }
+func serves(r *Replica)        { r.Serves = true }
 
 var situations = []situation{
 	//                               none Pending Joining Loading Serving Failed DamagedTail MissingEntries GivenUp Lost
@@ -183,7 +184,16 @@ var situations = []situation{
 	{"a founder that etcd lists here", members(0, on(here, 1, placement.Voter)), founder,
 		"Lose Load Join Nothing Settle Nothing Reinstall Reinstall Confess Nothing"},
 	{"a founder that etcd lists here, while etcd was set back", and(members(0, on(here, 1, placement.Voter)), setBack),
-		founder, "Nothing Load Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+		founder, "Nothing Load Nothing Nothing Settle Nothing Nothing Nothing Nothing Nothing"},
+	{"a founder that serves, and etcd lists it here, while etcd was set back",
+		and(members(0, on(here, 1, placement.Voter)), setBack), and(founder, serves),
+		"Nothing Nothing Nothing Nothing Settle Nothing Nothing Nothing Nothing Nothing"},
+	{"a founder that serves, and etcd lists it on another volume, while etcd was set back",
+		and(members(0, on(there, 1, placement.Voter)), setBack), and(founder, serves),
+		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
+	{"a founder that serves, and etcd lists another member here, while etcd was set back",
+		and(members(0, on(here, 9, placement.Voter)), setBack), and(founder, serves),
+		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 	{"no members, and it is to be made here, while groups are listed", and(members(0), target, listing), nil,
 		"Nothing Announce Trash Announce Announce Announce Announce Announce Announce Announce"},
 	{"no members, and it is to be made here, without a manifest, while groups are listed",
@@ -294,7 +304,7 @@ func breaks(v *View, r *Replica, a Action) string {
 		return "it is of no kind"
 	case r == nil && (needs || a.Standing != Standing{}):
 		return "there is no replica"
-	case v.SetBack && a.Kind != Nothing && a.Kind != Load:
+	case v.SetBack && a.Kind != Nothing && a.Kind != Load && a.Kind != Settle:
 		return "etcd was set back, and its word is taken (rule 9)"
 	case !v.LoadBegun && (runs || a.Kind == MakeFolder):
 		return "the first load has not begun"
@@ -308,7 +318,7 @@ func breaks(v *View, r *Replica, a Action) string {
 		return ""
 	case r.Founder && a.Kind == ReportPresent && !named:
 		return "a founder claims a group that it does not have"
-	case a.Kind == Settle && (!named || !r.Founder || r.Phase != Serving):
+	case a.Kind == Settle && (!r.isOneOf(v.here()) || !named || !r.Founder || r.Foreign || r.Phase != Serving):
 		return "a founder that etcd does not list serves calls"
 	case r.Foreign && (runs || a.Kind == ReportPresent):
 		return "it was made elsewhere, and runs (rule 7)"
