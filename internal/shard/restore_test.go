@@ -666,3 +666,36 @@ func TestAFounderServesWhenItsVolumeSaysThatItIsAMember(t *testing.T) {
 		}
 	})
 }
+
+// If a person gives up the restore of a group while a shard installs it, the shard ends the install and removes what it
+// has. The group of the same name that takes its place is created empty.
+func TestAGroupIsGivenUpInTheMiddleOfARestore(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		r := newRestored(t)
+		r.only("alpha")
+		r.source.limiter = byterate.NewLimiter(256<<10, 512<<10)
+		r.source.start()
+		a := r.begin("a", nil)
+		r.eventually("a fetches", func() bool {
+			for _, m := range a.shard.copies() {
+				if m.GetBytesDone() > 1<<20 {
+					return true
+				}
+			}
+			return false
+		})
+		old := r.registry.now().Groups["alpha"].UUID
+		r.registry.change(func(v *placement.View) {
+			v.Groups["alpha"] = placement.Group{Name: "alpha", UUID: uuid.New()}
+		})
+		time.Sleep(time.Second) // the rest of the group would take several seconds
+		if a.shard.replicas.Find(old) != nil {
+			t.Errorf("the install goes on: %v", a.shard.copies())
+		}
+		r.reported("alpha", "a")
+		if words := a.shard.problems.Words(); len(words) > 0 {
+			t.Errorf("problems remain: %q", words)
+		}
+	})
+}

@@ -25,6 +25,8 @@ type View struct {
 	Unread string
 	// Deleted means that the group was deleted, according to etcd. Known is then false.
 	Deleted bool
+	// Replaced means that etcd has another group under the replica's name, with another UUID. Known is then false.
+	Replaced bool
 	// Target lists the shards that should hold the group; the first one creates it, or installs it if it is restored.
 	// It is used only while the group has no members.
 	Target []string
@@ -128,7 +130,8 @@ type Action struct {
 //   - A member without its data is never served as if it were empty: another copy replaces it, or it is lost.
 //   - A replica that etcd places on another shard, or does not know, is kept but not served.
 //   - A group that is restored is never created. It is installed from the source of the restore, and reported to etcd
-//     before it serves. If another shard reports it first, the replica leaves.
+//     before it serves. If another shard reports it first, the replica leaves. If a person gives the restore up, which
+//     gives the group's name to a new group, a replica that is still being installed leaves.
 //   - A replica of a deleted group leaves, because its leader has proved that the group is empty. Files that may
 //     belong to another group are kept.
 func Decide(v *View, r *Replica) Action {
@@ -139,6 +142,8 @@ func Decide(v *View, r *Replica) Action {
 	case v.Unread != "":
 		return v.whileUnread(r)
 	case v.Deleted && r != nil && r.Phase != Lost && r.isOwn():
+		return leave(r)
+	case v.Replaced && r != nil && r.isUnfinishedFounder():
 		return leave(r)
 	case !v.Known && (r == nil || r.Phase == Lost):
 		return stay(r)

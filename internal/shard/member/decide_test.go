@@ -50,6 +50,7 @@ func spent(v *View)            { v.Retired = map[uint64]bool{9: true} }
 func target(v *View)           { v.Target = []string{"a", "b"} }
 func unknown(v *View)          { v.Known, v.Group = false, placement.Group{} }
 func deleted(v *View)          { unknown(v); v.Deleted = true }
+func replaced(v *View)         { unknown(v); v.Replaced = true }
 func unread(v *View)           { unknown(v); v.Unread = "key groups/0 in etcd cannot be used" }
 func later(v *View)            { v.Group.Revision = 51 }
 func foreign(r *Replica)       { r.Foreign = true }
@@ -201,6 +202,16 @@ var situations = []situation{
 		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 	{"etcd does not know it", unknown, nil,
 		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Nothing"},
+	{"etcd has another group of this name", replaced, nil,
+		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Nothing"},
+	{"etcd has another group of this name, and a founder was begun", replaced, founder,
+		"Nothing Keep Trash Keep Keep Keep Keep Keep Keep Nothing"},
+	{"etcd has another group of this name, as a founder fetches", replaced, and(founder, fetching),
+		"Nothing Keep EndFetch Keep Keep Keep Keep Keep Keep Nothing"},
+	{"etcd has another group of this name, and a founder was made elsewhere", replaced, and(founder, foreign),
+		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Nothing"},
+	{"etcd has another group of this name, and was set back", and(replaced, setBack), founder,
+		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 	{"etcd does not know it, and was set back", and(unknown, setBack), nil,
 		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 }
@@ -330,6 +341,8 @@ func breaks(v *View, r *Replica, a Action) string {
 		return "a stray is brought into service"
 	case a.Kind == Trash && named && !r.Foreign:
 		return "etcd names it, and its files are thrown away"
+	case a.Kind == Trash && v.Replaced && (!r.Founder || r.Phase != Joining):
+		return "etcd has another group of its name, which says nothing about its group, and its files are thrown away"
 	case a.Kind == Trash && r.Founder && r.Phase != Joining && len(v.Group.Members) == 0 && v.Group.Restoring:
 		return "nobody has reported the group, and its files are thrown away"
 	case a.Kind == Trash && r.Phase != Joining && !r.Founder && v.Group.ConfIndex < r.KnownIndex:

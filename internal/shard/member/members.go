@@ -46,10 +46,13 @@ func EtcdIsBehind(group placement.Group, r *Replica) bool {
 // replica on no shard and no volume, and etcd's membership, which the leader wrote, is not older than the replica's
 // own. For a group that never has more than one copy, no leader writes a membership, so nothing is deleted. A replica
 // that this process created, and that was never reported to etcd, has left if etcd wants a learner in its place,
-// because another shard created the group at the same time and reported it first.
+// because another shard created the group at the same time and reported it first. If etcd has another group of the
+// same name, only a founder that is still joining has left.
 func (v *View) Left(r *Replica) bool {
 	here := v.here()
 	switch {
+	case v.Replaced:
+		return r.isUnfinishedFounder()
 	case r.isOneOf(here), !r.Foreign && Names(v.Group, r.RaftID):
 		return false
 	case v.Group.Restoring && len(v.Group.Members) == 0 && (r.Phase == Joining || r.Founder):
@@ -105,6 +108,10 @@ func (r *Replica) isUselessFounder() bool {
 	}
 	return r.Founder && (r.Foreign || r.Unreadable || r.Phase.MissingEntries())
 }
+
+// isUnfinishedFounder reports whether the replica is still being installed from the source of a restore. Nobody has
+// reported such a replica, so it has acknowledged nothing.
+func (r *Replica) isUnfinishedFounder() bool { return r.Founder && r.Phase == Joining && !r.Foreign }
 
 // isOwn reports whether all files in the folder are certain to belong to this group.
 func (r *Replica) isOwn() bool { return !r.Foreign && r.Exchanged == "" && (!r.Unreadable || r.Empty) }

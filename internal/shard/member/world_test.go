@@ -61,6 +61,10 @@ func everything(do func(v View, r *Replica)) {
 				}
 				do(v, nil)
 				replicas(func(r Replica) { do(v, &r) })
+				if !v.Known {
+					v.Replaced = true
+					replicas(func(r Replica) { do(v, &r) })
+				}
 				if v.Known && len(members) == 0 && index == 0 {
 					for _, v.Listing = range []bool{false, true} {
 						v.Group.Restoring = true

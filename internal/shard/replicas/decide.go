@@ -67,12 +67,12 @@ func (s *Set) Decide(view placement.View) Work {
 			if r.Name == "" { // a replica that was joining when the process was stopped has no manifest
 				r.Name = nameOfDeleted(view, r.UUID)
 			}
-			v.Deleted = isDeleted(view, r)
+			v.Deleted, v.Replaced = isDeleted(view, r), isReplaced(view, r)
 			if view.GroupUnknown(r.Name) {
 				v.Unread = view.UnusableGroup(r.Name)
 			}
 			s.decideOne(&todo, v, view, placement.Group{}, r)
-			v.Unread, v.Deleted = "", false
+			v.Unread, v.Deleted, v.Replaced = "", false, false
 		}
 	}
 	todo.Peers = s.peers()
@@ -92,6 +92,10 @@ func (s *Set) HasLeft(r *Replica, view placement.View) bool {
 		return true
 	}
 	now := s.memberView(view)
+	if isReplaced(view, r) {
+		now.Replaced = true
+		return now.Left(r.facts(placement.Group{}))
+	}
 	now.Group, now.Target = state, targetOf(view, state)
 	return state.UUID == r.UUID && now.Left(r.facts(state))
 }
@@ -111,6 +115,12 @@ func nameOfDeleted(view placement.View, id uuid.UUID) string {
 func isDeleted(view placement.View, r *Replica) bool {
 	id, is := view.Deleted[r.Name]
 	return is && id == r.UUID
+}
+
+// isReplaced reports whether etcd has another group under the name of a replica's group.
+func isReplaced(view placement.View, r *Replica) bool {
+	state, is := view.Groups[r.Name]
+	return is && state.UUID != r.UUID
 }
 
 // peers returns the shards that share a group with this shard. The caller holds mu.
