@@ -18,12 +18,15 @@ import (
 // The first replica of a restored group is its founder. It is installed from the source of the restore, which serves
 // the groups of an archive in the same way as a member (docs/adr/0061-restores-are-installs.md).
 
-// refusedPauses are the pauses after the source has answered that it cannot restore a group. The archive may be
-// repaired meanwhile, or another source may take the place of this one. Each attempt reads the group again.
+// refusedPauses are the pauses after the source has answered that it cannot restore a group, or cannot read it at the
+// moment. The archive may be repaired meanwhile, or another source may take the place of this one. Each attempt reads the group again.
 var refusedPauses = backoff.Doubling{First: 10 * time.Second, Most: 10 * time.Minute}
 
 // failedPauses are the pauses after an attempt that failed on this shard, for example because its disk is full.
 var failedPauses = backoff.Doubling{First: time.Second, Most: time.Minute}
+
+// unreadTries is the number of attempts after which a group that the source cannot read lets other groups go first.
+const unreadTries = 5
 
 // restoreSource is the subject of problems with the source of a restore that concern all groups.
 const restoreSource = "the source of the restore"
@@ -64,7 +67,7 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 			return false
 		}
 		pauses := failedPauses
-		if isRefused(err) {
+		if isRefused(err) || isUnread(err) {
 			pauses = refusedPauses
 		}
 		err = fmt.Errorf("it is tried again later: %w", err)
@@ -77,7 +80,9 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 }
 
 // inTurn waits until no other founder of this shard is being installed, and then installs this one. The founder keeps
-// its turn while the source is busy or has a problem that concerns all groups. It returns the address of the source.
+// its turn while the source is busy or has a problem that concerns all groups. If the source cannot read the group, the
+// founder loses its turn after unreadTries attempts, because other groups may be readable. inTurn returns the address of
+// the source.
 func (i *installer) inTurn(ctx context.Context, g *replicas.Replica) (from string, err error) {
 	select {
 	case i.turn <- struct{}{}:
@@ -85,7 +90,7 @@ func (i *installer) inTurn(ctx context.Context, g *replicas.Replica) (from strin
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
-	for tries := (&backoff.Tries{Doubling: installPauses}); ; {
+	for tries, unread := (&backoff.Tries{Doubling: installPauses}), 0; ; {
 		if !i.isFounding(g) {
 			return from, errNotFounding
 		}
@@ -97,7 +102,11 @@ func (i *installer) inTurn(ctx context.Context, g *replicas.Replica) (from strin
 		if ctx.Err() == nil {
 			i.problems.Note(restoreSource, problem)
 		}
-		if problem == nil && !errors.Is(err, peer.ErrBusy) {
+		if isUnread(err) {
+			unread++
+		}
+		again := problem != nil || errors.Is(err, peer.ErrBusy) || isUnread(err) && unread < unreadTries
+		if !again {
 			return from, err
 		}
 		if !tries.Wait(ctx) {
@@ -117,6 +126,10 @@ func isRefused(err error) bool {
 	return errors.Is(err, peer.ErrNotHere) || status.Code(err) == codes.DataLoss
 }
 
+// isUnread reports whether the source has answered that it cannot read the group at the moment. The bucket may have
+// failed for all groups, or for one object.
+func isUnread(err error) bool { return status.Code(err) == codes.Aborted }
+
 // problemOfSource returns the problem of the source, given the error of a call to it. It returns nil if the error
 // concerns only the group, or this shard.
 func problemOfSource(from string, err error) error {
@@ -126,7 +139,7 @@ func problemOfSource(from string, err error) error {
 	}
 	st, advice := answered.GRPCStatus(), ""
 	switch st.Code() {
-	case codes.DataLoss, codes.InvalidArgument:
+	case codes.DataLoss, codes.InvalidArgument, codes.Aborted:
 		return nil
 	case codes.FailedPrecondition, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
 		advice = "; key meta in etcd names the address of the source, and another process has it, or it is the source of " +

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -694,6 +696,58 @@ func TestAGroupIsGivenUpInTheMiddleOfARestore(t *testing.T) {
 			t.Errorf("the install goes on: %v", a.shard.copies())
 		}
 		r.reported("alpha", "a")
+		if words := a.shard.problems.Words(); len(words) > 0 {
+			t.Errorf("problems remain: %q", words)
+		}
+	})
+}
+
+// The bucket does not let the source read one object, although it answers. The group of that object is named, and waits
+// until other groups have been installed. When the object can be read, the group is restored.
+func TestAGroupThatCannotBeReadLetsOthersGoFirst(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		r := newRestored(t)
+		var blob string
+		for _, name := range r.bucket.Names() {
+			if strings.Contains(name, r.groups["alpha"].UUID.String()+"/blob/") {
+				blob = name
+			}
+		}
+		var denied atomic.Int64 // number of times that the object was asked for
+		var readable atomic.Bool
+		r.bucket.OnOpen = func(name string, _ int, content []byte) (io.Reader, error) {
+			if name == blob && !readable.Load() {
+				denied.Add(1)
+				return nil, errors.New("AccessDenied: " + name)
+			}
+			return bytes.NewReader(content), nil
+		}
+		r.source.start()
+		r.aimAll()
+		a := r.begin("a", nil)
+		r.registry.change(func(v *placement.View) {
+			v.Targets["alpha"] = placement.Target{Group: "alpha", Shards: []string{"a"}, Revision: int64(v.Epoch)}
+		})
+		r.eventually("alpha has its turn", func() bool { return denied.Load() > 0 })
+		r.aimAll("a")
+		for _, name := range []string{"beta", "delta"} {
+			r.reported(name, "a")
+			r.same(name)
+		}
+		r.eventually("the object is named", func() bool { return a.problem("restoring group alpha", "AccessDenied") != "" })
+		before := denied.Load()
+		time.Sleep(time.Hour)
+		if n := denied.Load() - before; n < 2*unreadTries || n > 40*unreadTries {
+			t.Errorf("the object was asked for %d times within an hour", n)
+		}
+		if words := a.problem("the source of the restore: "); words != "" {
+			t.Errorf("the source has a problem: %s", words)
+		}
+		readable.Store(true)
+		time.Sleep(20 * time.Minute) // longer than the longest pause
+		r.reported("alpha", "a")
+		r.same("alpha")
 		if words := a.shard.problems.Words(); len(words) > 0 {
 			t.Errorf("problems remain: %q", words)
 		}

@@ -222,7 +222,8 @@ func (f file) Read(b []byte) (int, error) {
 }
 
 // coded adds a gRPC code to an error. The code is DATA_LOSS if the archive lacks something that the group held,
-// because another attempt would not help. It is UNAVAILABLE if the bucket does not respond.
+// because another attempt would not help. It is ABORTED if the bucket does not respond, or does not let the source read
+// an object. gRPC itself uses UNAVAILABLE if there is no source, so a shard can tell the two apart.
 func coded(err error) error {
 	switch {
 	case errors.Is(err, restore.ErrBusy):
@@ -236,5 +237,5 @@ func coded(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	}
-	return status.Errorf(codes.Unavailable, "the archive cannot be read now: %v", err)
+	return status.Errorf(codes.Aborted, "the archive cannot be read now: %v", err)
 }

@@ -353,7 +353,7 @@ func TestABrokenGroupIsNamedAndTheOthersAreServed(t *testing.T) {
 }
 
 // If the bucket does not respond, no data is lost, so the shard tries again.
-func TestUnreachableBucketIsUnavailable(t *testing.T) {
+func TestUnreachableBucketAborts(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
 		away := false
@@ -367,7 +367,7 @@ func TestUnreachableBucketIsUnavailable(t *testing.T) {
 		defer s.stop()
 		away = true
 		alpha, fs := s.model.Groups[0], disk(t)
-		if _, err := s.install(t.Context(), fs, alpha, nil); status.Code(err) != codes.Unavailable {
+		if _, err := s.install(t.Context(), fs, alpha, nil); status.Code(err) != codes.Aborted {
 			t.Errorf("error %v", err)
 		}
 		away = false
