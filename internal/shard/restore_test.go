@@ -27,6 +27,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/restore"
 	"sheaf.dev/sheaf/internal/local/restoresource"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/archivetest"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -568,6 +569,13 @@ func twoShardsInstall(t *bubble, first string, restarts bool) {
 		t.Errorf("two founders have the Raft id %x", ids["a"])
 	}
 	last := map[string]string{"a": "b", "b": "a"}[first]
+	r.registry.mu.Lock()
+	r.registry.changed = func(v placement.View) {
+		if member.Names(v.Groups["beta"], ids[last]) {
+			t.Errorf("the second shard claims to be a member: %+v", v.Groups["beta"])
+		}
+	}
+	r.registry.mu.Unlock()
 	r.aimAll(first)
 	close(held[first].release)
 	r.reported("beta", first)
