@@ -39,6 +39,8 @@ const (
 //
 // The source of a restore (`sheaf-archive source`) serves only FetchGroup. A source has no name, so `to_shard` is
 // empty. Its DATA_LOSS means that the archive lacks a part of the group. The message names the group and the object.
+// Its ABORTED means that the source cannot read the group at the moment, because the bucket does not answer or refuses
+// an object.
 type PeerServiceClient interface {
 	// Exchange carries the Raft messages of all groups from one shard to another: one stream for each ordered pair of
 	// shards. Messages may be lost at any time, as Raft expects. Messages arrive in the order in which they were sent,
@@ -140,6 +142,8 @@ type PeerService_FetchBlobClient = grpc.ServerStreamingClient[FetchBlobResponse]
 //
 // The source of a restore (`sheaf-archive source`) serves only FetchGroup. A source has no name, so `to_shard` is
 // empty. Its DATA_LOSS means that the archive lacks a part of the group. The message names the group and the object.
+// Its ABORTED means that the source cannot read the group at the moment, because the bucket does not answer or refuses
+// an object.
 type PeerServiceServer interface {
 	// Exchange carries the Raft messages of all groups from one shard to another: one stream for each ordered pair of
 	// shards. Messages may be lost at any time, as Raft expects. Messages arrive in the order in which they were sent,
