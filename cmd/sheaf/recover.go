@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/rescue"
@@ -79,8 +80,8 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 			"holds them; none: no group waits any more (default: what etcd remembers)")
 	flags.BoolVar(&f.yes, "yes", false, "write; without it, only show")
 	flags.BoolVar(&f.force, "force", false,
-		"also replace placement of this store that etcd holds, let groups that no volume holds begin empty, and write "+
-			"groups that lack a majority of their copies")
+		"also replace placement of this store that etcd holds, let groups that no volume holds begin empty or restore them "+
+			"again (--restore), and write groups that lack a majority of their copies")
 	cli.Complete(place, "routing", "hash", "named")
 	require(place, "store-uid")
 	cmd.AddCommand(place, giveUpCommand(a))
@@ -155,20 +156,11 @@ func recoverPlacement(ctx context.Context, out *cli.Output, f recoverFlags) (err
 		return err
 	}
 	showRebuilt(out, rebuilt)
-	if len(rebuilt.Missing) > 0 && !f.force {
-		return fmt.Errorf(
-			"%d groups are on none of these shards, such as %s: give all shards of the store. If the store was being restored "+
-				"from an archive, --restore asks for the groups that still wait. --force lets them begin empty",
-			len(rebuilt.Missing), rebuilt.Missing[0])
+	if err := unforced(rebuilt); err != nil && !f.force {
+		return err
 	}
 	if rebuilt.Meta.Restore != nil {
 		rebuilt.BeginEmpty()
-	}
-	if len(rebuilt.Short) > 0 && !f.force {
-		return fmt.Errorf(
-			"too few copies of %d groups were found: %s. Where they are gone for good, --force writes these groups as they "+
-				"are: they do not serve, and nothing of them is deleted, until enough of their copies are back", len(rebuilt.Short),
-			rebuilt.ShortWords())
 	}
 	if !f.yes {
 		out.Sayf("Nothing was written. --yes writes it.")
@@ -178,6 +170,29 @@ func recoverPlacement(ctx context.Context, out *cli.Output, f recoverFlags) (err
 		return err
 	}
 	out.Sayf("Placement of store %s is in etcd: %d groups.", rebuilt.Meta.StoreUUID, len(rebuilt.Groups))
+	return nil
+}
+
+// unforced returns an error if a placement may be written only with --force, because records may be lost by it.
+func unforced(rebuilt rescue.Rebuilt) error {
+	switch {
+	case len(rebuilt.Again) > 0:
+		return fmt.Errorf(
+			"%s on none of these shards, and would be restored from the archive: %s. Start all shards that ever belonged to "+
+				"the store, and give all of them: one of them may hold such a group with newer records. With --force these groups "+
+				"are restored from the archive again, and what was written to them since their restore is lost",
+			units.Count(int64(len(rebuilt.Again)), "group is", "groups are"), rebuilt.AgainWords())
+	case len(rebuilt.Missing) > 0:
+		return fmt.Errorf(
+			"%d groups are on none of these shards, such as %s: give all shards of the store. If the store was being restored "+
+				"from an archive, --restore asks for the groups that still wait. --force lets them begin empty",
+			len(rebuilt.Missing), rebuilt.Missing[0])
+	case len(rebuilt.Short) > 0:
+		return fmt.Errorf(
+			"too few copies of %d groups were found: %s. Where they are gone for good, --force writes these groups as they "+
+				"are: they do not serve, and nothing of them is deleted, until enough of their copies are back", len(rebuilt.Short),
+			rebuilt.ShortWords())
+	}
 	return nil
 }
 

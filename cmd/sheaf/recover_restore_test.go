@@ -57,11 +57,13 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 		missing string // groups that would begin empty
 		waiting string // groups that wait, as far as the rebuilt placement says so
 		source  string // in the rebuilt placement
+		refused string // why nothing is written without --force
 	}{
 		"etcd is lost":                                 {etcd: lost, fails: "--restore none"},
-		"etcd is lost, the source lists":               {etcd: lost, restore: "source:2", waiting: "1", source: "source:2"},
-		"etcd is lost, the restore has ended":          {etcd: lost, restore: restoreNone, missing: "1"},
-		"etcd is lost, the store is no restore":        {etcd: lost, random: true, missing: "1"},
+		"etcd is lost, the source lists":               {etcd: lost, restore: "source:2", waiting: "1", source: "source:2",
+			refused: "1 group is on none of these shards, and would be restored from the archive: 1. Start all shards that ever"},
+		"etcd is lost, the restore has ended":          {etcd: lost, restore: restoreNone, missing: "1", refused: "such as 1"},
+		"etcd is lost, the store is no restore":        {etcd: lost, random: true, missing: "1", refused: "such as 1"},
 		"etcd remembers":                               {etcd: listed, source: "source:1"},
 		"etcd remembers, and a person does not":        {etcd: listed, restore: restoreNone, fails: "give-up"},
 		"etcd remembers that groups are being listed":  {etcd: listing1, source: "source:1"},
@@ -111,6 +113,10 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 			}
 			if err != nil || strings.Join(rebuilt.Missing, "") != c.missing || waiting != c.waiting || source != c.source {
 				t.Errorf("%s: %v, missing %q, waiting %q, source %q", name, err, rebuilt.Missing, waiting, source)
+			}
+			err = unforced(rebuilt)
+			if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("%s: without --force: %v", name, err)
 			}
 		})
 	}

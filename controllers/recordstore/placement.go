@@ -149,8 +149,9 @@ func (p placing) lost(ctx context.Context) step.Outcome {
 	sayTrue(store, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
 	if isRestoring(store) { // no volume knows the groups that waited, and a rebuild would forget them
 		message := fmt.Sprintf("etcd was empty while the store was being restored, and no volume knows which groups waited "+
-			"for it. Rebuild it with sheaf recover placement --restore %s, which asks the source again, or delete this "+
-			"RecordStore and its claims, and make it again", workload.RestoreAddress(store.Namespace, store.Name))
+			"for it. Rebuild it with all shards running: sheaf recover placement --restore %s asks them and the source again. "+
+			"A group on a shard that is not asked would lose what was written to it. Or delete this RecordStore and its "+
+			"claims, and make it again", workload.RestoreAddress(store.Namespace, store.Name))
 		sayFalse(store, v1alpha1.ConditionPlacementReady, "PlacementLost", message)
 		return step.Fail("PlacementLost", message).Again(step.PauseShort)
 	}

@@ -74,6 +74,9 @@ type Rebuilt struct {
 	Volumes []placement.VolumeRecord
 	// Missing lists the groups of Hash routing that no volume holds.
 	Missing []string
+	// Again lists the groups that AddWaiting added, sorted by name. No volume that was found holds them. Each will be
+	// restored from the archive, again if a volume that was not found holds it.
+	Again []string
 	// Short contains each group for which too few voters were found to continue, with the reason. These groups are also
 	// in Groups.
 	Short map[string]string

@@ -1,6 +1,7 @@
 package rescue
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -19,7 +20,18 @@ func (r *Rebuilt) Restored() bool {
 	})
 }
 
-// AddWaiting adds the groups of a restore that no volume holds. They wait for their restore. The argument listed has
+// againNamesMax is the maximum number of groups that AgainWords names.
+const againNamesMax = 10
+
+// AgainWords names the first groups in Again, and gives the number of the others.
+func (r *Rebuilt) AgainWords() string {
+	if len(r.Again) <= againNamesMax {
+		return strings.Join(r.Again, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(r.Again[:againNamesMax], ", "), len(r.Again)-againNamesMax)
+}
+
+// AddWaiting adds the groups of a restore that no volume holds, and lists them in Again. They wait for their restore. The argument listed has
 // all groups that the source of the restore lists, each with Restoring set.
 func (r *Rebuilt) AddWaiting(restore placement.Restore, listed []placement.Group) {
 	restore.Listing = false
@@ -28,17 +40,15 @@ func (r *Rebuilt) AddWaiting(restore placement.Restore, listed []placement.Group
 	for _, g := range r.Groups {
 		there[g.Name] = true
 	}
-	waiting := 0
 	for _, g := range listed {
 		if !there[g.Name] {
-			r.Groups = append(r.Groups, g)
-			waiting++
+			r.Groups, r.Again = append(r.Groups, g), append(r.Again, g.Name)
 		}
 	}
-	if waiting > 0 {
+	if slices.Sort(r.Again); len(r.Again) > 0 {
 		r.note("%d groups are on none of these shards, and wait for their restore from %s. Give all shards of the store: a "+
 			"group that one more shard holds would be installed twice. A group that was restored and has been deleted since "+
-			"comes back", waiting, restore.Source)
+			"comes back", len(r.Again), restore.Source)
 	}
 	r.KeepWaiting(listed)
 	slices.SortFunc(r.Groups, func(a, b placement.Group) int { return strings.Compare(a.Name, b.Name) })
