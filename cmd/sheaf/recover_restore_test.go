@@ -52,6 +52,7 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 	for name, c := range map[string]struct {
 		etcd    string
 		random  bool // the volumes hold a group that was not restored
+		founder bool // a shard is installing the only group that the volumes hold
 		restore string
 		fails   string
 		missing string // groups that would begin empty
@@ -59,8 +60,9 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 		source  string // in the rebuilt placement
 		refused string // why nothing is written without --force
 	}{
-		"etcd is lost":                                 {etcd: lost, fails: "--restore none"},
-		"etcd is lost, the source lists":               {etcd: lost, restore: "source:2", waiting: "1", source: "source:2",
+		"etcd is lost":       {etcd: lost, fails: "--restore none"},
+		"etcd is lost early": {etcd: lost, founder: true, fails: "--restore none"},
+		"etcd is lost, the source lists": {etcd: lost, restore: "source:2", waiting: "1", source: "source:2",
 			refused: "1 group is on none of these shards, and would be restored from the archive: 1. Start all shards that ever"},
 		"etcd is lost, the restore has ended":          {etcd: lost, restore: restoreNone, missing: "1", refused: "such as 1"},
 		"etcd is lost, the store is no restore":        {etcd: lost, random: true, missing: "1", refused: "such as 1"},
@@ -85,10 +87,13 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 			if c.random {
 				id = uuid.New()
 			}
+			replica := rescue.FoundReplica{Name: "0", UUID: id, Store: list.Store, RaftID: 7, Voters: []uint64{7}}
+			if c.founder {
+				replica = rescue.FoundReplica{UUID: id, Store: list.Store, RaftID: 7, Joining: true}
+			}
 			rebuilt, err := rescue.Rebuild(list.Store, []rescue.FoundVolume{{Shard: "a", UUID: uuid.UUID{5}, Store: list.Store,
-				Facts: &rescue.FoundFacts{Routing: meta.Routing, Copies: 1},
-				Replicas: []rescue.FoundReplica{{Name: "0", UUID: id, Store: list.Store, RaftID: 7,
-					Voters: []uint64{7}}}}}, nil)
+				Facts:    &rescue.FoundFacts{Routing: meta.Routing, Copies: 1},
+				Replicas: []rescue.FoundReplica{replica}}}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

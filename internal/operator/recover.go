@@ -8,6 +8,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
@@ -34,12 +35,21 @@ func (p *placed) Recover(ctx context.Context, store *v1alpha1.RecordStore, shard
 	if err != nil {
 		return fmt.Errorf("%w: %w", fleet.ErrVolumesIncomplete, err)
 	}
+	if err := fits(store, rebuilt, len(volumes)); err != nil {
+		return err
+	}
+	return p.store.Restore(ctx, rebuilt, false)
+}
+
+// fits returns ErrVolumesIncomplete unless the placement that was rebuilt from a number of volumes is complete and is
+// that of the store.
+func fits(store *v1alpha1.RecordStore, rebuilt rescue.Rebuilt, volumes int) error {
 	if len(rebuilt.Short) > 0 {
 		return fmt.Errorf("%w: %s", fleet.ErrVolumesIncomplete, rebuilt.ShortWords())
 	}
 	if n := len(rebuilt.Missing); n > 0 {
 		return fmt.Errorf("%w: %d groups are on none of the %d volumes, such as %s: give the store all shards that it had",
-			fleet.ErrVolumesIncomplete, n, len(volumes), rebuilt.Missing[0])
+			fleet.ErrVolumesIncomplete, n, volumes, rebuilt.Missing[0])
 	}
 	if want := routingOf(store); rebuilt.Meta.Routing != want {
 		return fmt.Errorf(
@@ -53,7 +63,15 @@ func (p *placed) Recover(ctx context.Context, store *v1alpha1.RecordStore, shard
 				"RecordStore again with that of the volumes",
 			fleet.ErrVolumesIncomplete, rebuilt.Meta.Copies, want)
 	}
-	return p.store.Restore(ctx, rebuilt, false)
+	// With Hash routing, a group that waits is in Missing. The restore of the store itself has ended: its condition
+	// Restored is checked before.
+	if rebuilt.Restored() && rebuilt.Meta.Routing.Mode == placement.Named && store.Spec.Restore == nil {
+		return fmt.Errorf("%w: the volumes hold groups that were restored from an archive, and no volume knows whether "+
+			"others wait for their restore: such groups would begin empty. Start all shards, and rebuild the placement with "+
+			"sheaf recover placement --store-uid %s --restore HOST:PORT of sheaf-archive source, or with --restore none if no "+
+			"group waits any more", fleet.ErrVolumesIncomplete, rebuilt.Meta.StoreUUID)
+	}
+	return nil
 }
 
 // surveyAll asks all shards for the contents of their volumes. It fails unless every shard responds.

@@ -80,6 +80,8 @@ type Rebuilt struct {
 	// Short contains each group for which too few voters were found to continue, with the reason. These groups are also
 	// in Groups.
 	Short map[string]string
+	// restored means that a volume holds a replica of a group that was restored from an archive.
+	restored bool
 	// Notes list what a person should check before the placement is written.
 	Notes []string
 }

@@ -26,6 +26,7 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 	joining := map[uuid.UUID][]located{}
 	for _, v := range volumes {
 		for _, f := range v.Replicas {
+			r.restored = r.restored || f.isRestored(store)
 			switch {
 			case f.Joining && !f.Foreign && f.RaftID != 0:
 				joining[f.UUID] = append(joining[f.UUID], located{f, v})

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -12,12 +14,15 @@ import (
 // that were created in another way have random UUIDs, which are of version 4.
 const restoredVersion = 5
 
-// Restored reports whether a volume holds a group that was restored from an archive. Then groups of the store may still
-// wait for their restore, and only etcd knew which.
-func (r *Rebuilt) Restored() bool {
-	return slices.ContainsFunc(r.Groups, func(g placement.Group) bool {
-		return g.UUID.Version() == restoredVersion && len(g.Members) > 0
-	})
+// Restored reports whether a volume holds a replica of a group that was restored from an archive. Then groups of the
+// store may still wait for their restore, and only etcd knew which. A replica counts also if it is not in Groups, for
+// example because a shard is still installing it.
+func (r *Rebuilt) Restored() bool { return r.restored }
+
+// isRestored reports whether a replica is of a group of the given store that was restored from an archive. A replica
+// that does not say of which store it is counts as well.
+func (f FoundReplica) isRestored(store uuid.UUID) bool {
+	return f.UUID.Version() == restoredVersion && (f.Store == store || f.Store == uuid.Nil)
 }
 
 // againNamesMax is the maximum number of groups that AgainWords names.

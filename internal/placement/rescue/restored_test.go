@@ -3,6 +3,8 @@ package rescue_test
 import (
 	"testing"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/rescue"
 )
@@ -24,5 +26,31 @@ func TestGroupsThatWouldBeRestoredAgainAreNamed(t *testing.T) {
 	r.AddWaiting(placement.Restore{}, listed)
 	if got := r.AgainWords(); got != "a, b, d, e, f, g, h, i, j, k and 1 more" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A replica that was found says that its store was restored, also if it is no member of a group that is rebuilt.
+func TestEveryReplicaOfARestoreCounts(t *testing.T) {
+	store, other := uuid.New(), uuid.New()
+	id := uuid.NewSHA1(store, []byte("g"))
+	voters := []uint64{7}
+	for name, c := range map[string]struct {
+		replica rescue.FoundReplica
+		want    bool
+	}{
+		"a member":           {rescue.FoundReplica{Name: "g", UUID: id, Store: store, RaftID: 7, Voters: voters}, true},
+		"a founder":          {rescue.FoundReplica{UUID: id, Store: store, RaftID: 7, Joining: true}, true},
+		"an ended group":     {rescue.FoundReplica{Name: "g", UUID: id, Store: store, RaftID: 7, Voters: voters, Ended: true}, true},
+		"a copied folder":    {rescue.FoundReplica{UUID: id, Store: store, RaftID: 7, Foreign: true, Message: "copy"}, true},
+		"unreadable":         {rescue.FoundReplica{UUID: id, Message: "damaged"}, true},
+		"of another store":   {rescue.FoundReplica{UUID: id, Store: other, RaftID: 7, Foreign: true}, false},
+		"created by a write": {rescue.FoundReplica{Name: "g", UUID: uuid.New(), Store: store, RaftID: 7, Voters: voters}, false},
+	} {
+		r, err := rescue.Rebuild(store, []rescue.FoundVolume{{Shard: "a", UUID: uuid.UUID{5}, Store: store,
+			Facts:    &rescue.FoundFacts{Routing: placement.Routing{Mode: placement.Named}, Copies: 1},
+			Replicas: []rescue.FoundReplica{c.replica}}}, nil)
+		if err != nil || r.Restored() != c.want {
+			t.Errorf("%s: restored %t, %v", name, r.Restored(), err)
+		}
 	}
 }
