@@ -162,8 +162,13 @@ func (s *Store) Waiting(ctx context.Context) (meta placement.Meta, groups []plac
 
 // GiveUpRestore ends the wait of a group for its restore: a shard creates the group empty. The group gets a new UUID,
 // so that a shard that is installing the group cannot report it any more. GiveUpRestore returns ErrChanged if the group
-// has changed since it was read, or does not wait.
+// has changed since it was read, or does not wait. It returns another error while the list of groups is not complete:
+// the list has the former UUID of the group, and could never be completed.
 func (s *Store) GiveUpRestore(ctx context.Context, g placement.Group) error {
+	listed, err := s.listedMeta(ctx)
+	if err != nil {
+		return fmt.Errorf("give up the restore of group %s in etcd: %w", g.Name, err)
+	}
 	pairs, frozen, err := s.pairs(ctx, g.Name)
 	there := pairs[g.Name]
 	switch {
@@ -176,7 +181,7 @@ func (s *Store) GiveUpRestore(ctx context.Context, g placement.Group) error {
 	}
 	empty := placement.Group{Name: g.Name, UUID: uuid.New(), KeyFirst: there.group.KeyFirst, KeyLast: there.group.KeyLast}
 	ops := append(s.wakeOps(g.Name, there.concerned(), concerned(empty, there.target)), s.opPut(groupsKey+g.Name, empty))
-	answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()
+	answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen(), listed)...).Then(ops...).Commit()
 	switch {
 	case err != nil:
 		return fmt.Errorf("give up the restore of group %s in etcd: %w", g.Name, err)
@@ -184,6 +189,25 @@ func (s *Store) GiveUpRestore(ctx context.Context, g placement.Group) error {
 		return fmt.Errorf("%w: %s", placement.ErrChanged, g.Name)
 	}
 	return nil
+}
+
+// listedMeta returns the condition that meta is unchanged. It returns an error if the list of the groups is not complete.
+func (s *Store) listedMeta(ctx context.Context) (unchanged clientv3.Cmp, err error) {
+	there, err := s.get(ctx, metaKey)
+	if err != nil {
+		return unchanged, err
+	}
+	if there.ModRevision == 0 {
+		return unchanged, s.noMeta()
+	}
+	meta, err := decodeMeta(there.Value)
+	switch {
+	case err != nil:
+		return unchanged, fmt.Errorf("%w: %w", placement.ErrUnusable, err)
+	case meta.Listing():
+		return unchanged, fmt.Errorf("%s: try again when the list is complete", meta.WaitsForList())
+	}
+	return s.at(metaKey, there.ModRevision), nil
 }
 
 // SetRestoreSource changes the address at which shards and gateways find the source of a restore. It returns

@@ -2,12 +2,14 @@ package registry_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/placement"
@@ -203,5 +205,35 @@ func TestTheRestoreOfAGroupIsGivenUp(t *testing.T) {
 		if err := h.store.GiveUpRestore(h.ctx, waiting[1]); !errors.Is(err, placement.ErrFrozen) {
 			t.Errorf("in a frozen store: %v", err)
 		}
+	})
+}
+
+// While groups are listed, no restore is given up: the list would never be complete, as it has the former UUID.
+func TestNoRestoreIsGivenUpWhileGroupsAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := halfRestored(t)
+		_, waiting, err := h.store.Waiting(h.ctx)
+		must.OK(t, err)
+		listing := h.meta
+		listing.Restore = &placement.Restore{Source: "source:7640", Listing: true}
+		value, err := json.Marshal(listing)
+		must.OK(t, err)
+		hook(h.server, func(n int, _ *etcdserverpb.TxnRequest) error {
+			if n == 2 { // the group was read by the first one
+				put(t, h.ctx, h.client, h.store, "meta", string(value))
+			}
+			return nil
+		})
+		if err := h.store.GiveUpRestore(h.ctx, waiting[0]); !errors.Is(err, placement.ErrChanged) {
+			t.Errorf("the list begins again meanwhile: %v", err)
+		}
+		h.server.Intercept(nil)
+		if err := h.store.GiveUpRestore(h.ctx, waiting[0]); err == nil || !strings.Contains(err.Error(), "list is complete") {
+			t.Errorf("while groups are listed: %v", err)
+		}
+		must.OK(t, h.store.AddRestoring(h.ctx, h.meta.StoreUUID, restoredAt, h.groups))
+		_, waiting, err = h.store.Waiting(h.ctx)
+		must.OK(t, err)
+		must.OK(t, h.store.GiveUpRestore(h.ctx, waiting[0]))
 	})
 }
