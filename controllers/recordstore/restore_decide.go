@@ -60,7 +60,7 @@ const (
 // for the end of the restore.
 func (seen *observed) restoreState() restoreState {
 	switch {
-	case !seen.hasPlaces, seen.places.AllKnown() != nil:
+	case !seen.hasPlaces, seen.places.AllKnown() != nil, seen.places.AnyLost():
 		return restoreUnknown
 	case seen.places.Meta.Restore != nil && seen.places.Meta.Restore.Listing:
 		return restoreListing

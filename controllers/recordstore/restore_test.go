@@ -18,6 +18,7 @@ func TestRestoreState(t *testing.T) {
 		restore  *placement.Restore
 		waits    bool
 		unusable string
+		groups   int // groups of Hash routing; etcd has the groups 1 and 2
 		want     restoreState
 	}{
 		"etcd was not read":            {unread: true, restore: &placement.Restore{}, want: restoreUnknown},
@@ -27,10 +28,14 @@ func TestRestoreState(t *testing.T) {
 		"nothing waits":                {restore: &placement.Restore{}, want: restoreDone},
 		"rebuilt without the restore":  {want: restoreDone},
 		"a key of a group is unusable": {restore: &placement.Restore{}, unusable: "groups/7", want: restoreUnknown},
+		"the key of group 0 is lost":   {restore: &placement.Restore{}, groups: 3, want: restoreUnknown},
+		"one of two keys is lost":      {restore: &placement.Restore{}, waits: true, groups: 3, want: restoreUnknown},
+		"the list lacks group 0":       {restore: &placement.Restore{Listing: true}, groups: 3, want: restoreListing},
 		"another key is unusable":      {restore: &placement.Restore{}, unusable: "volumes/7", want: restoreDone},
 	} {
 		seen := &observed{hasPlaces: !c.unread, places: fleet.Places{}}
 		seen.places.Meta.Restore = c.restore
+		seen.places.Meta.Routing = placement.Routing{Mode: placement.Hash, Groups: c.groups}
 		seen.places.Groups = map[string]placement.Group{"1": {Name: "1"}, "2": {Name: "2", Restoring: c.waits}}
 		if c.unusable != "" {
 			seen.places.Unusable = map[string]placement.Unusable{c.unusable: {Key: c.unusable}}

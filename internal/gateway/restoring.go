@@ -61,21 +61,26 @@ type RestoreStatus struct {
 	Problem string `json:"problem,omitempty"` // why the list is not complete
 }
 
-// restore returns the status of the restore, and the number of groups that wait for it. Both are nil if they are
-// unknown or if the store is no restore; but the number is 0 if it is known that no group waits.
+// restore returns the status of the restore, and the number of groups that wait for it. The status is nil if the store
+// is no restore. The number is nil if it is unknown: the list of the groups is not complete, or the key of a group is
+// lost or cannot be read.
 func (g *Gateway) restore(t *table) (st *RestoreStatus, waiting *int) {
-	meta, n := t.view.Meta, 0
-	for _, group := range t.view.Groups {
-		if group.Restoring {
-			n++
+	meta := t.view.Meta
+	if !meta.Listing() && len(t.view.Unknown()) == 0 && !t.view.AnyLost() {
+		n := 0
+		for _, group := range t.view.Groups {
+			if group.Restoring {
+				n++
+			}
 		}
+		waiting = &n
 	}
 	if meta.Restore == nil {
-		return nil, &n
+		return nil, waiting
 	}
 	st = &RestoreStatus{Source: meta.Restore.Source, Listing: meta.Restore.Listing, At: meta.Restore.At}
 	if !st.Listing {
-		return st, &n
+		return st, waiting
 	}
 	if g.cfg.ListProblem != nil {
 		st.Problem = g.cfg.ListProblem()

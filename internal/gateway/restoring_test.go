@@ -154,6 +154,9 @@ func TestGroupsOfHashRoutingThatWaitAreLoading(t *testing.T) {
 		until(t, "the gateway knows that the group is lost", func() bool {
 			return c.gateway.Status().Groups[0].State == "Unknown"
 		})
+		if n := c.gateway.Status().GroupsRestoring; n != nil {
+			t.Errorf("a group is lost, and %d groups wait", *n)
+		}
 		stream, err := c.records.Scan(c.withoutDeadline(), &recordv1.ScanRequest{})
 		must.OK(t, err)
 		if err := recvAll(stream.Recv); status.Code(err) != codes.Unavailable ||
@@ -161,6 +164,28 @@ func TestGroupsOfHashRoutingThatWaitAreLoading(t *testing.T) {
 			t.Errorf("a scan without the group: %v", err)
 		}
 	})
+}
+
+// While the key of a group cannot be read, nobody knows how many groups wait.
+func TestTheNumberOfWaitingGroupsIsUnknownIfAKeyIsUnusable(t *testing.T) {
+	for name, meta := range map[string]placement.Meta{"a restore": restoreOf(named()), "rebuilt without it": named()} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, meta, gateway.Config{}, "a")
+				if meta.Restore != nil {
+					c.list("alpha")
+				}
+				_, err := c.etcd.Client(t).Put(c.ctx, "/sheaf/quotes/groups/alpha", "{")
+				must.OK(t, err)
+				until(t, "the gateway knows that the key is unusable", func() bool {
+					return strings.Contains(strings.Join(c.gateway.Status().Problems, " "), "/groups/alpha")
+				})
+				if n := c.gateway.Status().GroupsRestoring; n != nil {
+					t.Errorf("%d groups wait", *n)
+				}
+			})
+		})
+	}
 }
 
 // A store that is no restore has no waiting groups, and that is known.

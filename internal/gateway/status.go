@@ -26,7 +26,7 @@ type Status struct {
 	Copies    int                `json:"copies,omitempty"`
 	Epoch     uint64             `json:"routingEpoch"` // 0 if etcd has not been read yet
 	// GroupsRestoring is the number of groups that wait for their restore from an archive. It is nil while the number is
-	// unknown: etcd has not been read yet, or Restore.Listing is true.
+	// unknown: etcd has not been read yet, Restore.Listing is true, or the key of a group is lost or cannot be read.
 	GroupsRestoring *int           `json:"groupsRestoring,omitempty"`
 	Restore         *RestoreStatus `json:"restore,omitempty"` // nil if the store was not created from an archive
 	// EtcdSilentSeconds is the time since etcd last answered. It is nil if etcd has never answered.

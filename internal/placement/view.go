@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -176,15 +177,26 @@ const LostGroup = "etcd has no key of the group, although the store was restored
 // Lost returns the groups of Hash routing that have no key, although the list of the groups of a restore was written
 // completely. They are in the order of their numbers. In other stores, planners create such groups, and Lost returns
 // nothing.
-func (v View) Lost() (groups []string) {
-	if v.Meta.Restore == nil || v.Meta.Listing() || v.Own {
-		return nil
+func (v View) Lost() (groups []string) { return slices.Collect(v.lost()) }
+
+// AnyLost reports whether Lost returns a group. It stops at the first one.
+func (v View) AnyLost() bool {
+	for range v.lost() {
+		return true
 	}
-	for n := range v.Meta.Routing.Groups {
-		name := GroupName(n)
-		if _, ok := v.Groups[name]; !ok && !v.GroupUnknown(name) {
-			groups = append(groups, name)
+	return false
+}
+
+func (v View) lost() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if v.Meta.Restore == nil || v.Meta.Listing() || v.Own {
+			return
+		}
+		for n := range v.Meta.Routing.Groups {
+			name := GroupName(n)
+			if _, ok := v.Groups[name]; !ok && !v.GroupUnknown(name) && !yield(name) {
+				return
+			}
 		}
 	}
-	return groups
 }
