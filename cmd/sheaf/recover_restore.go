@@ -51,6 +51,11 @@ func (f *recoverFlags) addRestore(ctx context.Context, store *registry.Store,
 	if err != nil {
 		return err
 	}
+	if remembers && meta.Restore.At != "" && !meta.Restore.Time().Equal(list.At) {
+		return fmt.Errorf("--restore %s: according to etcd, the restore began as of %s, and the source has %s: groups of "+
+			"two times would be mixed: start the source with the former time", f.restore, meta.Restore.At,
+			list.At.UTC().Format(time.RFC3339Nano))
+	}
 	expected := rebuilt.Meta
 	expected.Restore = &placement.Restore{Source: f.restore, At: list.At.UTC().Format(time.RFC3339Nano), Partly: true}
 	if err := list.Fits(expected); err != nil {

@@ -52,6 +52,7 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 	for name, c := range map[string]struct {
 		etcd    string
 		random  bool // the volumes hold a group that was not restored
+		later   bool // the source has a later time than the one with which the restore began
 		founder bool // a shard is installing the only group that the volumes hold
 		restore string
 		fails   string
@@ -67,6 +68,9 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 		"etcd is lost, the restore has ended":          {etcd: lost, restore: restoreNone, missing: "1", refused: "such as 1"},
 		"etcd is lost, the store is no restore":        {etcd: lost, random: true, missing: "1", refused: "such as 1"},
 		"etcd remembers":                               {etcd: listed, source: "source:1"},
+		"etcd remembers another time":                  {etcd: listed, restore: "source:2", later: true, fails: "former time"},
+		"etcd remembers that time":                     {etcd: listed, restore: "source:2", waiting: "1", source: "source:2", refused: "1 group is"},
+		"etcd remembers no time":                       {etcd: listing1, restore: "source:2", later: true, waiting: "1", source: "source:2", refused: "1 group is"},
 		"etcd remembers, and a person does not":        {etcd: listed, restore: restoreNone, fails: "give-up"},
 		"etcd remembers that groups are being listed":  {etcd: listing1, source: "source:1"},
 		"groups are being listed, a person says: none": {etcd: listing1, restore: restoreNone, fails: "give-up"},
@@ -99,6 +103,10 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 			}
 			f := recoverFlags{store: uuidFlag(list.Store), restore: c.restore}
 			err = f.addRestore(t.Context(), store, func(context.Context, string) (listing.List, error) {
+				list := list
+				if c.later {
+					list.At = list.At.Add(1)
+				}
 				return list, nil
 			}, &rebuilt)
 			if c.fails != "" {
