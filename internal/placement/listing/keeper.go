@@ -19,7 +19,7 @@ const (
 	// lookEvery is the pause after a failed attempt, and between two looks at a store whose listing has ended. A listing
 	// can begin again: an etcd that was set back, and was then reconciled, may hold only a part of the list.
 	lookEvery = 5 * time.Second
-	etcdTime  = 30 * time.Second // limit on the requests to etcd of one attempt
+	etcdTime  = 30 * time.Second // limit on a look at meta in etcd
 )
 
 // Keeper writes the list of a restore into etcd whenever etcd says that the list is not complete. Every gateway runs
@@ -98,9 +98,7 @@ func (k *Keeper) write(ctx context.Context, meta placement.Meta) error {
 		return err
 	}
 	for {
-		soon, cancel := context.WithTimeout(ctx, etcdTime)
-		err = k.Store.AddRestoring(soon, list.Store, list.At, groups)
-		cancel()
+		err = k.Store.AddRestoring(ctx, list.Store, list.At, groups) // bounds each of its requests
 		if !errors.Is(err, placement.ErrChanged) {
 			return err
 		}

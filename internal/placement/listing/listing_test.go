@@ -8,9 +8,11 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -232,6 +234,52 @@ func TestAKeeperWaitsForTheSource(t *testing.T) {
 		stop()
 		if view, err := store.View(ctx); err != nil || len(view.Groups) != 2 || !view.Groups["b"].Restoring {
 			t.Errorf("%v, %+v", err, view.Groups)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// A list that takes longer than the limit on one request is written nevertheless. A request that is never answered
+// ends, and is made again.
+func TestALongListIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		server := memetcdtest.New(t)
+		store, err := registry.NewStore(server.Client(t), "s", nil)
+		must.OK(t, err)
+		_, err = store.InitMeta(ctx, placement.Meta{StoreUUID: newStore, Copies: 1,
+			Routing: placement.Routing{Mode: placement.Named},
+			Restore: &placement.Restore{Source: "source:1", Listing: true}})
+		must.OK(t, err)
+		list := List{Store: newStore, Archived: oldStore, At: at, Routing: placement.Routing{Mode: placement.Named}}
+		for n := range 500 {
+			name := fmt.Sprintf("g%03d", n)
+			list.Groups = append(list.Groups, Group{Name: name, UUID: uuid.NewSHA1(newStore, []byte(name))})
+		}
+		writes := 0
+		server.Intercept(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
+			if _, ok := request.(*etcdserverpb.TxnRequest); ok {
+				if writes++; writes == 3 {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				time.Sleep(20 * time.Second)
+			}
+			return do(ctx, request)
+		})
+		k := &Keeper{Store: store, Logger: slog.New(slog.DiscardHandler),
+			Ask: func(context.Context, string) (List, error) { return list, nil }}
+		done := make(chan struct{})
+		go func() {
+			k.Run(ctx)
+			close(done)
+		}()
+		time.Sleep(10 * time.Minute)
+		server.Intercept(nil)
+		if view, err := store.View(ctx); err != nil || view.Meta.Listing() || len(view.Groups) != 500 {
+			t.Errorf("%v, %q, %d groups", err, k.Problem(), len(view.Groups))
 		}
 		cancel()
 		<-done

@@ -160,12 +160,19 @@ type readAt struct {
 func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
 	options ...clientv3.OpOption,
 ) (revision int64, cluster uint64, err error) {
+	return k.pagesWithin(ctx, 0, from, end, at, each, options...)
+}
+
+// pagesWithin is like pages, but limits the time of each request; 0 means no limit.
+func (k keys) pagesWithin(ctx context.Context, limit time.Duration, from, end string, at int64,
+	each func(kv *mvccpb.KeyValue) error, options ...clientv3.OpOption,
+) (revision int64, cluster uint64, err error) {
 	for {
 		page := append(slices.Clone(options), clientv3.WithRange(end), clientv3.WithLimit(listPageKeys))
 		if at > 0 {
 			page = append(page, clientv3.WithRev(at))
 		}
-		answer, err := k.client.Get(ctx, from, page...)
+		answer, err := k.page(ctx, limit, from, page)
 		if err != nil {
 			return 0, 0, fmt.Errorf("list %s in etcd: %w", k.prefix, err)
 		}
@@ -183,6 +190,17 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 		}
 		from = string(answer.Kvs[len(answer.Kvs)-1].Key) + "\x00"
 	}
+}
+
+// page reads one page. It limits the time of the request; 0 means no limit.
+func (k keys) page(ctx context.Context, limit time.Duration, from string, options []clientv3.OpOption) (
+	*clientv3.GetResponse, error) {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	return k.client.Get(ctx, from, options...)
 }
 
 // errNotElected means that nothing was written, because a condition of the transaction was false, for example that

@@ -18,7 +18,7 @@ import (
 // A store that is restored from an archive is created in three steps, each of which several gateways may repeat:
 //
 //  1. InitMeta writes meta, with Restore.Listing set.
-//  2. AddRestoring writes the keys of all groups, in the order of the list.
+//  2. AddRestoring writes the keys of all groups that do not exist, in the order of the list.
 //  3. AddRestoring reads all keys at one revision. If none is missing, it clears Listing. This is the commit point:
 //     from now on, groups are placed.
 //
@@ -44,10 +44,14 @@ func (s *Store) neverExisted(ctx context.Context) error {
 // ErrOtherRestore means that a store is no restore, or that it is a restore of other groups or as of another time.
 var ErrOtherRestore = errors.New("this is not the store of that restore")
 
+// listingTime limits each request of AddRestoring to etcd.
+const listingTime = 30 * time.Second
+
 // AddRestoring writes the keys of the groups of a restore, and then ends the listing of the store. The argument groups
 // are all groups of the store as of the time at. Each has Restoring set, and they have different names. AddRestoring
 // writes only keys that do not exist, so it may be repeated, and several processes may call it at the same time. If
-// the listing has ended, it does nothing. It returns
+// the listing has ended, it does nothing. It has no time limit over all, because a store may have many groups, but each
+// of its requests to etcd has one. It returns
 //   - ErrOtherRestore if etcd holds another store, a store that is no restore, a restore as of another time, or another
 //     group with the name of one of the groups. Nothing more is written;
 //   - ErrFrozen while the store is frozen;
@@ -65,7 +69,7 @@ func (s *Store) AddRestoring(ctx context.Context, store uuid.UUID, at time.Time,
 		}
 		onlyIf[0] = s.at(metaKey, revision)
 	}
-	if err := s.addAll(ctx, groups, onlyIf); err != nil {
+	if err := s.addMissing(ctx, groups, onlyIf); err != nil {
 		return err
 	}
 	newest, err := s.complete(ctx, groups)
@@ -81,6 +85,8 @@ func (s *Store) AddRestoring(ctx context.Context, store uuid.UUID, at time.Time,
 // restore of the given store UUID and time.
 func (s *Store) listingMeta(ctx context.Context, store uuid.UUID, at time.Time) (meta placement.Meta, revision int64,
 	err error) {
+	ctx, cancel := context.WithTimeout(ctx, listingTime)
+	defer cancel()
 	there, err := s.get(ctx, metaKey)
 	if err != nil {
 		return meta, 0, err
@@ -108,6 +114,8 @@ func timeText(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
 
 // putMeta writes meta if the conditions are true, and returns its revision. Otherwise it returns ErrChanged.
 func (s *Store) putMeta(ctx context.Context, meta placement.Meta, onlyIf []clientv3.Cmp) (revision int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listingTime)
+	defer cancel()
 	answer, err := s.client.Txn(ctx).If(onlyIf...).Then(s.opPut(metaKey, meta)).Commit()
 	if err != nil {
 		return 0, fmt.Errorf("write %s to etcd: %w", s.prefix+metaKey, err)
@@ -120,6 +128,8 @@ func (s *Store) putMeta(ctx context.Context, meta placement.Meta, onlyIf []clien
 
 // listingChanged returns the error for a transaction whose conditions were false.
 func (s *Store) listingChanged(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listingTime)
+	defer cancel()
 	frozen, err := s.get(ctx, frozenKey)
 	switch {
 	case err != nil:
@@ -130,14 +140,38 @@ func (s *Store) listingChanged(ctx context.Context) error {
 	return fmt.Errorf("listing the groups of the restore: %w", placement.ErrChanged)
 }
 
-// addAll writes the keys that do not exist, if the conditions are true. Otherwise it returns ErrChanged or ErrFrozen.
-func (s *Store) addAll(ctx context.Context, groups []placement.Group, onlyIf []clientv3.Cmp) error {
-	ops := make([]clientv3.Op, 0, len(groups))
-	for _, g := range groups {
-		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(groupsKey+g.Name, 0)},
-			[]clientv3.Op{s.opPut(groupsKey+g.Name, g)}, nil))
+// addMissing writes the keys that do not exist, if the conditions are true. Otherwise it returns ErrChanged or
+// ErrFrozen. It first reads which keys exist, so that it continues where an earlier call was cut.
+func (s *Store) addMissing(ctx context.Context, groups []placement.Group, onlyIf []clientv3.Cmp) error {
+	from, there := s.prefix+groupsKey, map[string]bool{}
+	_, _, err := s.pagesWithin(ctx, listingTime, from, clientv3.GetPrefixRangeEnd(from), 0,
+		func(kv *mvccpb.KeyValue) error {
+			there[string(kv.Key[len(from):])] = true
+			return nil
+		}, clientv3.WithKeysOnly())
+	if err != nil {
+		return err
 	}
-	err := s.write(ctx, ops, onlyIf...)
+	var ops []clientv3.Op
+	for _, g := range groups {
+		if !there[g.Name] { // another gateway may create the key meanwhile
+			ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(groupsKey+g.Name, 0)},
+				[]clientv3.Op{s.opPut(groupsKey+g.Name, g)}, nil))
+		}
+	}
+	for chunk := range slices.Chunk(ops, txnOpsMax) {
+		if err := s.addChunk(ctx, chunk, onlyIf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addChunk applies at most txnOpsMax operations in one transaction.
+func (s *Store) addChunk(ctx context.Context, ops []clientv3.Op, onlyIf []clientv3.Cmp) error {
+	soon, cancel := context.WithTimeout(ctx, listingTime)
+	defer cancel()
+	err := s.write(soon, ops, onlyIf...)
 	if errors.Is(err, errNotElected) {
 		return s.listingChanged(ctx)
 	}
@@ -234,26 +268,27 @@ func (s *Store) complete(ctx context.Context, groups []placement.Group) (newest 
 		missing[g.Name] = g
 	}
 	from, newestAt := s.prefix+groupsKey, int64(0)
-	_, _, err = s.pages(ctx, from, clientv3.GetPrefixRangeEnd(from), 0, func(kv *mvccpb.KeyValue) error {
-		name := string(kv.Key[len(from):])
-		there, err := decodeGroup(name, kv.Value, kv.ModRevision)
-		g, listed := missing[name]
-		switch {
-		case listed && err != nil:
-			return fmt.Errorf("%w: group %s: %w", placement.ErrUnusable, name, err)
-		case listed && there.UUID != g.UUID:
-			return fmt.Errorf("%w: etcd has group %s as %s, and the source lists it as %s", ErrOtherRestore, name, there.UUID,
-				g.UUID)
-		case !listed && err == nil && there.Restoring:
-			return fmt.Errorf("%w: group %s waits for its restore, and the source does not list it: start the source with the "+
-				"archive and the time with which the restore began", ErrOtherRestore, name)
-		}
-		delete(missing, name)
-		if kv.ModRevision > newestAt {
-			newestAt, newest = kv.ModRevision, []clientv3.Cmp{s.at(groupsKey+name, kv.ModRevision)}
-		}
-		return nil
-	})
+	_, _, err = s.pagesWithin(ctx, listingTime, from, clientv3.GetPrefixRangeEnd(from), 0,
+		func(kv *mvccpb.KeyValue) error {
+			name := string(kv.Key[len(from):])
+			there, err := decodeGroup(name, kv.Value, kv.ModRevision)
+			g, listed := missing[name]
+			switch {
+			case listed && err != nil:
+				return fmt.Errorf("%w: group %s: %w", placement.ErrUnusable, name, err)
+			case listed && there.UUID != g.UUID:
+				return fmt.Errorf("%w: etcd has group %s as %s, and the source lists it as %s", ErrOtherRestore, name, there.UUID,
+					g.UUID)
+			case !listed && err == nil && there.Restoring:
+				return fmt.Errorf("%w: group %s waits for its restore, and the source does not list it: start the source with the "+
+					"archive and the time with which the restore began", ErrOtherRestore, name)
+			}
+			delete(missing, name)
+			if kv.ModRevision > newestAt {
+				newestAt, newest = kv.ModRevision, []clientv3.Cmp{s.at(groupsKey+name, kv.ModRevision)}
+			}
+			return nil
+		})
 	if err == nil && len(missing) > 0 {
 		return nil, s.listingChanged(ctx)
 	}

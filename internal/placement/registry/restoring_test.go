@@ -164,6 +164,33 @@ func TestAListingThatIsCutContinues(t *testing.T) {
 	})
 }
 
+// A listing that was cut goes on where it ended: the groups whose keys exist are not written again.
+func TestAListingContinuesWhereItWasCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, meta := testContext(t), restoreMeta(130)
+		server, store := madeStore(t, ctx, meta)
+		var writes int
+		cutAt := 4 // after meta and two of the three parts
+		hook(server, func(_ int, _ *etcdserverpb.TxnRequest) error {
+			if writes++; writes == cutAt {
+				return errors.New("cut")
+			}
+			return nil
+		})
+		if err := store.AddRestoring(ctx, meta.StoreUUID, restoredAt, listed(meta)); err == nil || writes != cutAt {
+			t.Fatalf("after %d writes: %v", writes, err)
+		}
+		writes, cutAt = 0, 0
+		must.OK(t, store.AddRestoring(ctx, meta.StoreUUID, restoredAt, listed(meta)))
+		if writes != 2 { // the third part, and meta
+			t.Errorf("%d writes", writes)
+		}
+		if view, err := store.View(ctx); err != nil || view.Meta.Listing() || len(view.Groups) != 130 {
+			t.Errorf("%v, %d groups", err, len(view.Groups))
+		}
+	})
+}
+
 // Two gateways list at the same time.
 func TestTwoGatewaysListTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
