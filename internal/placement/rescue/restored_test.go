@@ -38,13 +38,15 @@ func TestEveryReplicaOfARestoreCounts(t *testing.T) {
 		replica rescue.FoundReplica
 		want    bool
 	}{
-		"a member":           {rescue.FoundReplica{Name: "g", UUID: id, Store: store, RaftID: 7, Voters: voters}, true},
-		"a founder":          {rescue.FoundReplica{UUID: id, Store: store, RaftID: 7, Joining: true}, true},
-		"an ended group":     {rescue.FoundReplica{Name: "g", UUID: id, Store: store, RaftID: 7, Voters: voters, Ended: true}, true},
-		"a copied folder":    {rescue.FoundReplica{UUID: id, Store: store, RaftID: 7, Foreign: true, Message: "copy"}, true},
-		"unreadable":         {rescue.FoundReplica{UUID: id, Message: "damaged"}, true},
-		"of another store":   {rescue.FoundReplica{UUID: id, Store: other, RaftID: 7, Foreign: true}, false},
-		"created by a write": {rescue.FoundReplica{Name: "g", UUID: uuid.New(), Store: store, RaftID: 7, Voters: voters}, false},
+		"a member":  {rescue.FoundReplica{Name: "g", UUID: id, Store: store, RaftID: 7, Voters: voters}, true},
+		"a founder": {rescue.FoundReplica{UUID: id, Store: store, RaftID: 7, Joining: true}, true},
+		"an ended group": {rescue.FoundReplica{Name: "g", UUID: id, Store: store, RaftID: 7, Voters: voters,
+			Ended: true}, true},
+		"a copied folder":  {rescue.FoundReplica{UUID: id, Store: store, RaftID: 7, Foreign: true, Message: "copy"}, true},
+		"unreadable":       {rescue.FoundReplica{UUID: id, Message: "damaged"}, true},
+		"of another store": {rescue.FoundReplica{UUID: id, Store: other, RaftID: 7, Foreign: true}, false},
+		"created by a write": {rescue.FoundReplica{Name: "g", UUID: uuid.New(), Store: store, RaftID: 7,
+			Voters: voters}, false},
 	} {
 		r, err := rescue.Rebuild(store, []rescue.FoundVolume{{Shard: "a", UUID: uuid.UUID{5}, Store: store,
 			Facts:    &rescue.FoundFacts{Routing: placement.Routing{Mode: placement.Named}, Copies: 1},
