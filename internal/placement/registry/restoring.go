@@ -225,7 +225,7 @@ func (s *Store) GiveUpRestore(ctx context.Context, g placement.Group) error {
 	return nil
 }
 
-// listedMeta returns the condition that meta is unchanged. It returns an error if the list of the groups is not complete.
+// listedMeta returns the condition that meta is unchanged. It returns an error while groups are listed.
 func (s *Store) listedMeta(ctx context.Context) (unchanged clientv3.Cmp, err error) {
 	there, err := s.get(ctx, metaKey)
 	if err != nil {

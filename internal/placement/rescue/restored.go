@@ -36,8 +36,8 @@ func (r *Rebuilt) AgainWords() string {
 	return fmt.Sprintf("%s and %d more", strings.Join(r.Again[:againNamesMax], ", "), len(r.Again)-againNamesMax)
 }
 
-// AddWaiting adds the groups of a restore that no volume holds, and lists them in Again. They wait for their restore. The argument listed has
-// all groups that the source of the restore lists, each with Restoring set.
+// AddWaiting adds the groups of a restore that no volume holds, and lists them in Again. They wait for their restore.
+// The argument listed has all groups that the source of the restore lists, each with Restoring set.
 func (r *Rebuilt) AddWaiting(restore placement.Restore, listed []placement.Group) {
 	restore.Listing = false
 	r.Meta.Restore = &restore
