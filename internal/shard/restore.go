@@ -19,7 +19,8 @@ import (
 // the groups of an archive in the same way as a member (docs/adr/0061-restores-are-installs.md).
 
 // refusedPauses are the pauses after the source has answered that it cannot restore a group, or cannot read it at the
-// moment. The archive may be repaired meanwhile, or another source may take the place of this one. Each attempt reads the group again.
+// moment. The archive may be repaired meanwhile, or another source may take the place of this one. Each attempt reads
+// the group again.
 var refusedPauses = backoff.Doubling{First: 10 * time.Second, Most: 10 * time.Minute}
 
 // failedPauses are the pauses after an attempt that failed on this shard, for example because its disk is full.
@@ -80,9 +81,9 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 }
 
 // inTurn waits until no other founder of this shard is being installed, and then installs this one. The founder keeps
-// its turn while the source is busy or has a problem that concerns all groups. If the source cannot read the group, the
-// founder loses its turn after unreadTries attempts, because other groups may be readable. inTurn returns the address of
-// the source.
+// its turn while the source is busy or has a problem that concerns all groups. If the source cannot read the group,
+// the founder loses its turn after unreadTries attempts, because other groups may be readable. inTurn returns the
+// address of the source.
 func (i *installer) inTurn(ctx context.Context, g *replicas.Replica) (from string, err error) {
 	select {
 	case i.turn <- struct{}{}:
