@@ -28,6 +28,20 @@ func (m *model) add1(g *modelGroup, kind format.Kind, id int64) uint64 {
 	return e.Index
 }
 
+// holdOf returns the index that the archiver has last reported for a group.
+func (m *model) holdOf(g *modelGroup) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return g.hold
+}
+
+// deletesOf returns the index up to which deletes of a group may be missing.
+func (m *model) deletesOf(g *modelGroup) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return g.deletes
+}
+
 // recordsAsOf reads a group's records from the bucket as a user of the archive does.
 func (s *scene) recordsAsOf(g *modelGroup, at uint64) (ids []int64, err error) {
 	s.t.Helper()
@@ -60,7 +74,7 @@ func TestDeletesThatTheStoreHasDroppedAreFound(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		archived := g.hold
+		archived := m.holdOf(g)
 		for id := int64(100); id < 104; id++ {
 			m.add1(g, format.KindDelete, id)
 		}
@@ -72,9 +86,9 @@ func TestDeletesThatTheStoreHasDroppedAreFound(t *testing.T) {
 		time.Sleep(12 * time.Minute)
 		synctest.Wait()
 		r := s.current().groups[g.id]
-		if want := (object.Hole{From: archived, To: g.deletes}); len(r.holes) != 1 || r.holes[0].From != want.From ||
+		if want := (object.Hole{From: archived, To: m.deletesOf(g)}); len(r.holes) != 1 || r.holes[0].From != want.From ||
 			r.holes[0].To < want.To || r.holes[0].To > last {
-			t.Errorf("the holes are %v; the deletes above %d and up to %d are missing", r.holes, archived, g.deletes)
+			t.Errorf("the holes are %v; the deletes above %d and up to %d are missing", r.holes, archived, m.deletesOf(g))
 		}
 		for at, want := range map[uint64][]int64{
 			archived - 1: {100, 101, 102, 103, 104},
@@ -118,14 +132,14 @@ func TestALeaderThatHasTheDeletesIsTaken(t *testing.T) {
 		m.mu.Lock()
 		g.deletes = g.applied()
 		m.mu.Unlock()
-		before := g.hold
+		before := m.holdOf(g)
 		time.Sleep(12 * time.Minute)
 		synctest.Wait()
 		if at := s.Status(); at.Errors[ReasonSource] == 0 || !strings.Contains(at.LastError, "/seg/") {
 			t.Errorf("the status has the errors %v, the last one is %s", at.Errors, at.LastError)
 		}
-		if g.hold != before {
-			t.Errorf("the archiver has continued from %d to %d", before, g.hold)
+		if m.holdOf(g) != before {
+			t.Errorf("the archiver has continued from %d to %d", before, m.holdOf(g))
 		}
 		s.memory.mu.Lock()
 		maps.Copy(s.memory.objects, saved)
@@ -238,8 +252,8 @@ func TestNoLateCatalogueComesBehindACopy(t *testing.T) {
 		s.process = begin(s.model, s.view, smallLimits)
 		time.Sleep(12 * time.Minute)
 		synctest.Wait()
-		if g.hold != g.applied() {
-			t.Errorf("the archive ends at %d, and the group at %d", g.hold, g.applied())
+		if s.model.holdOf(g) != g.applied() {
+			t.Errorf("the archive ends at %d, and the group at %d", s.model.holdOf(g), g.applied())
 		}
 		close(blocked)
 		time.Sleep(12 * time.Minute)
@@ -335,20 +349,20 @@ func TestTheTimeOfADroppedDeleteIsNotInvented(t *testing.T) {
 		m.add1(g, format.KindPut, 100)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		before := g.hold
+		before := m.holdOf(g)
 		existed := time.Now()
 		time.Sleep(time.Second)
 		m.add1(g, format.KindDelete, 100)
 		for range 2 {
 			m.compact(g, true)
 		}
-		if before+1 != g.deletes {
-			t.Fatalf("archived up to %d, deletes are missing up to %d: the test needs one free index", before, g.deletes)
+		if before+1 != m.deletesOf(g) {
+			t.Fatalf("archived up to %d, deletes are missing up to %d: the test needs one free index", before, m.deletesOf(g))
 		}
 		time.Sleep(12 * time.Minute)
 		synctest.Wait()
-		if at := s.Status(); g.hold != before || at.Errors[ReasonSource] == 0 {
-			t.Errorf("the archiver has continued from %d to %d, with the errors %v", before, g.hold, at.Errors)
+		if at := s.Status(); m.holdOf(g) != before || at.Errors[ReasonSource] == 0 {
+			t.Errorf("the archiver has continued from %d to %d, with the errors %v", before, m.holdOf(g), at.Errors)
 		}
 		m.add1(g, format.KindPut, 101)
 		time.Sleep(12 * time.Minute)

@@ -28,12 +28,13 @@ func TestAnArchiverStartsWhileItsPredecessorWrites(t *testing.T) {
 			first, g := s.process, s.model.one(0)
 			var steps atomic.Int64
 			s.view = newView(s.memory, 1, 0)
-			s.process = begin(s.model, s.view, smallLimits)
+			begun := make(chan struct{})
 			s.view.change(func(v *view) {
 				v.hook = func(string, string) {
 					if steps.Add(1) != step {
 						return
 					}
+					<-begun
 					if more = s.Status().Epoch == 0; !more {
 						return // the start is over
 					}
@@ -50,6 +51,8 @@ func TestAnArchiverStartsWhileItsPredecessorWrites(t *testing.T) {
 					s.model.compact(added, false)
 				}
 			})
+			s.process = begin(s.model, s.view, smallLimits)
+			close(begun)
 			time.Sleep(2 * time.Minute)
 			s.writeMuch(g)
 			time.Sleep(12 * time.Minute)
