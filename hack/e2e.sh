@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the e2e suite (e2e/README.md) on the cluster of KUBECONFIG. That cluster must have the images E2E_IMAGE,
-# E2E_OPERATOR_IMAGE and E2E_ARCHIVE_IMAGE, and the images to upgrade to, E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE. Without KUBECONFIG,
-# the script starts a cluster, loads the images into it, and removes it at the end.
+# E2E_OPERATOR_IMAGE and E2E_ARCHIVE_IMAGE, and the images to upgrade to, E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE.
+# Without KUBECONFIG, the script starts a cluster, loads the images into it, and removes it at the end.
 # FOCUS=words runs only matching scenarios. LABELS=smoke runs only those with that label. SKIP=words skips scenarios.
 # PROCS=n runs n scenarios at a time (default 3). FLAKE_ATTEMPTS=n tries a failing scenario n times in all (default 1).
 # KEEP=1 keeps the script's own cluster running.

@@ -50,9 +50,10 @@ type ArchiveServiceClient interface {
 	// the answer is `copy_again`. No write waits for an archiver.
 	Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowRequest, FollowResponse], error)
 	// FetchGroup streams the files of a replica as of its applied index, as PeerService.FetchGroup does. An archiver
-	// begins the archive of a group with these files, and continues with them after `copy_again`. RESOURCE_EXHAUSTED: the shard already sends a group to an archiver,
-	// so try again; NOT_FOUND: the shard has no serving replica of this group; UNAVAILABLE with the reason SLOW_READER,
-	// or DEADLINE_EXCEEDED: the caller received or requested nothing for ten minutes, and must begin again.
+	// begins the archive of a group with these files, and continues with them after `copy_again`. RESOURCE_EXHAUSTED:
+	// the shard already sends a group to an archiver, so try again; NOT_FOUND: the shard has no serving replica of this
+	// group; UNAVAILABLE with the reason SLOW_READER, or DEADLINE_EXCEEDED: the caller received or requested nothing for
+	// ten minutes, and must begin again.
 	FetchGroup(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FetchGroupRequest, FetchGroupResponse], error)
 	// FetchBlob streams one blob file of a group. NOT_FOUND: the shard does not have the file.
 	FetchBlob(ctx context.Context, in *FetchBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchBlobResponse], error)
@@ -148,9 +149,10 @@ type ArchiveServiceServer interface {
 	// the answer is `copy_again`. No write waits for an archiver.
 	Follow(grpc.BidiStreamingServer[FollowRequest, FollowResponse]) error
 	// FetchGroup streams the files of a replica as of its applied index, as PeerService.FetchGroup does. An archiver
-	// begins the archive of a group with these files, and continues with them after `copy_again`. RESOURCE_EXHAUSTED: the shard already sends a group to an archiver,
-	// so try again; NOT_FOUND: the shard has no serving replica of this group; UNAVAILABLE with the reason SLOW_READER,
-	// or DEADLINE_EXCEEDED: the caller received or requested nothing for ten minutes, and must begin again.
+	// begins the archive of a group with these files, and continues with them after `copy_again`. RESOURCE_EXHAUSTED:
+	// the shard already sends a group to an archiver, so try again; NOT_FOUND: the shard has no serving replica of this
+	// group; UNAVAILABLE with the reason SLOW_READER, or DEADLINE_EXCEEDED: the caller received or requested nothing for
+	// ten minutes, and must begin again.
 	FetchGroup(grpc.BidiStreamingServer[FetchGroupRequest, FetchGroupResponse]) error
 	// FetchBlob streams one blob file of a group. NOT_FOUND: the shard does not have the file.
 	FetchBlob(*FetchBlobRequest, grpc.ServerStreamingServer[FetchBlobResponse]) error
