@@ -66,7 +66,7 @@ While a restore reads the archive, nothing is done.`,
 		return archivecli.Prune(ctx, a.Out, s, opts)
 	})
 	flags := cmd.Flags()
-	flags.DurationVar(&opts.Keep, "keep", 7*24*time.Hour, "the window")
+	flags.DurationVar(&opts.Keep, "keep", 7*24*time.Hour, "how far back every state stays readable")
 	flags.IntVar(&opts.Points, "points", 30, "points of a schedule that are kept; others are kept until they end")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "change nothing, and print what would be done")
 	return cmd
