@@ -86,7 +86,7 @@ func (a applier) version(id int64, loc index.Loc) error {
 		return err
 	}
 	a.places.supersede(a.places.segment(old.Ordinal()), old)
-	a.state.superseded(old)
+	a.state.superseded(id, old)
 	return nil
 }
 

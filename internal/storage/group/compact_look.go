@@ -194,7 +194,7 @@ func (c *compaction) look(views []view) error {
 func (st *state) scanned() map[index.Loc]struct{} {
 	out := make(map[index.Loc]struct{})
 	for _, s := range st.snapshots {
-		for loc := range s.held {
+		for _, loc := range s.held {
 			out[loc] = struct{}{}
 		}
 	}

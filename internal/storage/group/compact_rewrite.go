@@ -187,7 +187,7 @@ func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	newest, known := c.places.table.Get(e.ID)
 	held := false
 	for _, s := range c.state.snapshots {
-		if _, ok := s.held[loc]; ok {
+		if s.held[e.ID] == loc {
 			held = true
 		}
 	}

@@ -78,6 +78,9 @@ func (e *editor) endHistory() error {
 	if err != nil {
 		return fmt.Errorf("history floor: %w", format.MarkShortage(err))
 	}
+	e.state.mu.Lock()
+	defer e.state.mu.Unlock()
+	e.state.endPast(everything)
 	return nil
 }
 

@@ -154,12 +154,13 @@ func (w *writer) adoptContinued(old, next *segment, sealed format.ManifestSegmen
 		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
 			next.rows.Add(next.first, e, t.loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
 			if e.Index <= st.applied.Load() {
-				st.moved(old.loc, t.loc, e.Index)
+				st.moved(e.ID, old.loc, t.loc, e.Index)
 				w.places.moved(e.ID, old.loc, t.loc)
 			}
 		}
 		old.loc = t.loc
 	}
+	st.shifts++
 	w.clean()
 	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = w.end, w.end, w.last, st.last
 	next.rows.Synced()

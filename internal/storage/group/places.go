@@ -63,6 +63,14 @@ func (p *places) pin(id int64, loc index.Loc) *segment {
 	return nil
 }
 
+// pinAt pins the segment that has the ordinal of a location now. It returns nil if there is none.
+func (p *places) pinAt(loc index.Loc) *segment {
+	if s := p.segment(loc.Ordinal()); s != nil && s.pin() {
+		return s
+	}
+	return nil
+}
+
 // isNewest reports whether the frame at a location in a segment is a record's newest version. The result moved says
 // that the segment was swapped, so that locations in it are no longer valid. The caller holds state.mu.
 func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bool) {

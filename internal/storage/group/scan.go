@@ -24,7 +24,7 @@ const (
 	// version that it sees.
 	snapshotsMax = 256
 	// snapshotPlacesMax limits the total number of entries that all snapshots of a group have in memory. Each entry
-	// takes about 20 bytes.
+	// takes about 30 bytes.
 	snapshotPlacesMax = 4 << 20
 )
 
@@ -32,13 +32,17 @@ const (
 //
 // An entry is in the snapshot in two cases, both of which require that its index is at or below the snapshot's index.
 // In the first case, the entry is still the newest version of its record, as the group's index says. In the second
-// case, the entry was superseded while the snapshot was open, so its location is in held. All entries up to the
-// snapshot's index were applied when the snapshot was taken, because that index was the applied index.
+// case, the entry was superseded after the snapshot's index, so its location is in held. All entries up to the
+// snapshot's index were applied when the snapshot was taken.
 type snapshot struct {
 	index uint64
-	// edge is the location of the snapshot's last entry. Entries at later locations are not in the snapshot.
-	edge    index.Loc
-	held    map[index.Loc]struct{}
+	// edge is a location at or after that of the snapshot's last entry. Entries at later locations are not in the
+	// snapshot.
+	edge index.Loc
+	// held has, by record id, the locations of versions that were superseded after the snapshot's index. A version whose
+	// index is above that of the snapshot may also be in held, and then the snapshot does not contain the record.
+	held    map[int64]index.Loc
+	past    bool  // whether the snapshot's index was below the applied index, so that the snapshot stands on the hold
 	bytes   int64 // upper bound on the size of the entries in held
 	limit   int64
 	opened  time.Time
@@ -49,10 +53,14 @@ type snapshot struct {
 	info    ScanInfo
 }
 
-// supersede must be called when the version at a location stops being its record's newest. If the snapshot sees that
-// version, supersede adds the location to held.
-func (s *snapshot) supersede(old index.Loc) {
-	if s.gone || s.edge.Less(old) {
+// supersede must be called when the version at a location stops being its record's newest. If the snapshot may see
+// that version, supersede adds the location to held. Of the versions of a record, the snapshot can only see the one
+// that is superseded first. A delete is not added, because no reader needs it, and a compaction may drop it.
+func (s *snapshot) supersede(id int64, old index.Loc) {
+	if s.gone || old.Tombstone() || s.edge.Less(old) {
+		return
+	}
+	if _, known := s.held[id]; known {
 		return
 	}
 	if s.bytes += old.LengthBound(); s.bytes > s.limit {
@@ -60,16 +68,15 @@ func (s *snapshot) supersede(old index.Loc) {
 		return
 	}
 	if s.held == nil {
-		s.held = make(map[index.Loc]struct{})
+		s.held = make(map[int64]index.Loc)
 	}
-	s.held[old] = struct{}{}
+	s.held[id] = old
 }
 
 // moved updates the snapshot when an entry moves to another location.
-func (s *snapshot) moved(from, to index.Loc, at uint64) {
-	if _, ok := s.held[from]; ok && to != 0 {
-		delete(s.held, from)
-		s.held[to] = struct{}{}
+func (s *snapshot) moved(id int64, from, to index.Loc, at uint64) {
+	if held, ok := s.held[id]; ok && held == from && to != 0 {
+		s.held[id] = to
 	}
 	if at <= s.index && s.edge.Less(to) {
 		s.edge = to
@@ -83,25 +90,28 @@ func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 		return ScanID{}, err
 	}
 	defer l.leave()
-	var id ScanID
-	_, _ = rand.Read(id[:]) // rand.Read never returns an error
-	now := l.now()
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
-	l.state.expireSnapshots(now)
-	l.state.limitSnapshots()
-	s := &snapshot{index: l.state.applied.Load(), opened: now, used: now, ttl: ttl}
-	stored := l.state.end
-	for _, seg := range l.state.segments {
+	return l.state.openSnapshot(l.state.applied.Load(), ttl, l.now(), &l.places), nil
+}
+
+// openSnapshot adds a snapshot of an index that is at or below the applied index. The caller holds mu.
+func (st *state) openSnapshot(at uint64, ttl time.Duration, now time.Time, places *places) (id ScanID) {
+	_, _ = rand.Read(id[:]) // rand.Read never returns an error
+	st.expireSnapshots(now)
+	st.limitSnapshots()
+	s := &snapshot{index: at, opened: now, used: now, ttl: ttl}
+	stored := st.end
+	for _, seg := range st.segments {
 		stored += seg.bytes
 		if seg.first <= s.index {
-			s.edge = l.state.edgeOf(seg, s.index)
+			s.edge = st.edgeOf(seg, s.index)
 		}
 	}
 	s.limit = max(stored/snapshotHeldPart, snapshotHeldMin)
-	s.info = ScanInfo{Index: s.index, Bytes: max(0, stored-l.places.superseded.Load()), Records: l.places.table.Live()}
-	l.state.snapshots[id] = s
-	return id, nil
+	s.info = ScanInfo{Index: s.index, Bytes: max(0, stored-places.superseded.Load()), Records: places.table.Live()}
+	st.snapshots[id] = s
+	return id
 }
 
 // isOver reports whether the snapshot can no longer be used.

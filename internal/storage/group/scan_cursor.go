@@ -254,7 +254,7 @@ func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
 	case newest:
 		return sightYes
 	}
-	if _, held := snap.held[loc]; held {
+	if snap.held[record] == loc {
 		return sightYes
 	}
 	return sightNo

@@ -42,6 +42,8 @@ type state struct {
 	closed      uint64 // number of snapshots that were closed or have expired, and are therefore not in snapshots
 	looked      looked
 	incoming    []*segment // new segments of a swap in progress, which are published but not in segments yet
+	shifting    bool       // whether a swap is in progress, so that locations of applied versions change
+	shifts      uint64     // how often locations of applied versions have begun to change
 
 	// applied is the index of the last applied entry. It is written with mu held.
 	applied atomic.Uint64
@@ -257,11 +259,11 @@ func (st *state) limitSnapshots() {
 // superseded must be called when the version at a location stops being its record's newest. Each snapshot that sees
 // the version then holds its location. If the snapshots together hold too many locations, the snapshot with the most
 // locations is closed. The caller holds mu.
-func (st *state) superseded(old index.Loc) {
+func (st *state) superseded(id int64, old index.Loc) {
 	places := 0
 	var most *snapshot
 	for _, s := range st.snapshots {
-		s.supersede(old)
+		s.supersede(id, old)
 		if places += len(s.held); most == nil || len(s.held) > len(most.held) {
 			most = s
 		}
@@ -299,9 +301,9 @@ func (st *state) useSnapshot(id ScanID, now time.Time, use func(*snapshot)) erro
 
 // moved updates the snapshots when an applied version moves to a new location. If the version is dropped, the argument
 // `to` is 0. The caller holds mu.
-func (st *state) moved(from, to index.Loc, at uint64) {
+func (st *state) moved(id int64, from, to index.Loc, at uint64) {
 	for _, s := range st.snapshots {
-		s.moved(from, to, at)
+		s.moved(id, from, to, at)
 	}
 }
 

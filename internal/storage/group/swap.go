@@ -133,13 +133,14 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	for _, old := range r.old {
 		old.moving = true
 	}
-	st.incoming = r.place()
+	st.incoming, st.shifting = r.place(), true
+	st.shifts++
 	e.places.publish(st.listed())
 	st.mu.Unlock()
 	for chunk := range slices.Chunk(r.moves, swapChunk) {
 		st.mu.Lock()
 		for _, m := range chunk {
-			st.moved(m.from, m.to, m.index)
+			st.moved(m.id, m.from, m.to, m.index)
 			e.places.moved(m.id, m.from, m.to)
 		}
 		st.mu.Unlock()
@@ -147,7 +148,7 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	st.mu.Lock()
 	i := slices.Index(st.segments, r.old[0])
 	st.segments = slices.Concat(st.segments[:i], r.place(), st.segments[i+len(r.old):])
-	st.incoming = nil
+	st.incoming, st.shifting = nil, false
 	e.places.publish(st.listed())
 	st.mu.Unlock()
 	for _, old := range r.old {
@@ -195,5 +196,6 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 	e.state.mu.Lock()
 	defer e.state.mu.Unlock()
 	e.state.floor, e.state.floorTerm = e.folder.manifest.CompactedThrough, e.folder.manifest.CompactedTerm
+	e.state.endPast(e.folder.manifest.HistoryFloor)
 	return nil
 }

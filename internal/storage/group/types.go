@@ -22,6 +22,9 @@ var (
 	ErrPoisoned        = errors.New("a sync failed and the log could not be continued in a new segment")
 	ErrCursorExpired   = errors.New("the snapshot of this scan is gone")
 	ErrMemory          = errors.New("memory budget exceeded")
+	ErrNotApplied      = errors.New("the index is above the last applied entry")
+	ErrHistoryGone     = errors.New("the history of this index is gone")
+	ErrPastTooFar      = errors.New("too many records have changed since")
 )
 
 // Residency says which parts of a group are kept in memory.
