@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds an older version of the program from this repository's history, and runs TestTwoVersions with it.
+# Builds an older version of the program from this repository's history, and runs the tests of two versions
+# with it.
 # $1: a commit or tag. Default: the newest tag before this commit; there may be none yet.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,4 +15,6 @@ git worktree add --quiet --detach "$dir/tree" "$ref"
 (cd "$dir/tree" && CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(git rev-parse --short HEAD)" -o "$dir/sheaf" ./cmd/sheaf)
 echo "older: $("$dir/sheaf" --version)"
 format=$(sed -n 's/^\tFormatVersion = //p' "$dir/tree/internal/storage/volume/superblock.go")
-SHEAF_OLDER="$dir/sheaf" SHEAF_OLDER_SUPERBLOCK="$format" go test -count=1 -timeout 15m -run TestTwoVersions -v ./cmd/sheaf
+restores=$(grep -ls '"restore,omitempty"' "$dir/tree/internal/placement/placement.go" || true)
+SHEAF_OLDER="$dir/sheaf" SHEAF_OLDER_SUPERBLOCK="$format" SHEAF_OLDER_RESTORES="$restores" \
+  go test -count=1 -timeout 15m -run '^(TestTwoVersions|TestOlderProgramsRefuseARestoredStore)$' -v ./cmd/sheaf

@@ -109,10 +109,14 @@ type Unusable struct {
 	Key      string // full name of the key in etcd, with the store's prefix
 	Revision int64  // revision at which the value was written
 	Why      string // what is wrong with the value
+	Newer    bool   // the value is valid for a newer version of Sheaf
 }
 
 // String describes the consequences of the invalid value, and what to do about it.
 func (o Unusable) String() string {
+	if o.Newer {
+		return fmt.Sprintf("key %s in etcd is for a newer version: %s; do not change or delete the key", o.Key, o.Why)
+	}
 	return fmt.Sprintf("key %s in etcd cannot be used and is left out: %s: write it as docs/placement.md says, or delete "+
 		"it", o.Key, o.Why)
 }

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,8 +19,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
+	"sheaf.dev/sheaf/internal/placement/rescue"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 	"sheaf.dev/sheaf/internal/test/must"
 )
@@ -408,4 +411,51 @@ func put(t *testing.T, ctx context.Context, client *clientv3.Client, store *regi
 	t.Helper()
 	_, err := client.Put(ctx, registry.PrefixDefault+"/"+store.Name()+"/"+name, value)
 	must.OK(t, err)
+}
+
+// What an older program reads of a restored store is refused by its decoder after every write of meta, and so is a need
+// that this version does not know.
+func TestMetaOfARestoredStoreIsRefusedByEarlierVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, meta := testContext(t), restoreMeta(3)
+		server := memetcdtest.New(t)
+		client := server.Client(t)
+		store := newStore(t, client)
+		key := registry.PrefixDefault + "/" + store.Name() + "/meta"
+		refused := func(when string) {
+			t.Helper()
+			answer, err := client.Get(ctx, key)
+			must.OK(t, err)
+			var earlier struct{ Routing routing.Routing }
+			must.OK(t, json.Unmarshal(answer.Kvs[0].Value, &earlier))
+			if earlier.Routing.Validate() == nil {
+				t.Errorf("%s: an earlier version accepts %s", when, answer.Kvs[0].Value)
+			}
+		}
+		mustInit(t, ctx, store, meta)
+		refused("at the creation")
+		must.OK(t, store.AddRestoring(ctx, meta.StoreUUID, restoredAt, listed(meta)))
+		refused("after the list")
+		must.OK(t, store.SetRestoreSource(ctx, meta.StoreUUID, restoredAt, "other:1"))
+		refused("with another source")
+		there, err := store.Meta(ctx)
+		if must.OK(t, err); there.Routing != meta.Routing {
+			t.Errorf("%+v", there.Routing)
+		}
+		value, err := json.Marshal(there)
+		must.OK(t, err)
+		_, err = client.Put(ctx, key, strings.Replace(string(value), "knows: restore", "knows: tides", 1))
+		must.OK(t, err)
+		_, errMeta := store.Meta(ctx)
+		_, errInit := store.InitMeta(ctx, meta)
+		_, errView := store.ViewOf(ctx, meta.StoreUUID)
+		for what, err := range map[string]error{"Meta": errMeta, "InitMeta": errInit, "ViewOf": errView,
+			"AddRestoring": store.AddRestoring(ctx, meta.StoreUUID, restoredAt, listed(meta)),
+			"Restore":      store.Restore(ctx, rescue.Rebuilt{Meta: meta}, true),
+		} {
+			if err == nil || !strings.Contains(err.Error(), "tides") {
+				t.Errorf("%s of a store with an unknown need: %v", what, err)
+			}
+		}
+	})
 }

@@ -94,8 +94,7 @@ func (s *Store) Meta(ctx context.Context) (placement.Meta, error) {
 	}
 	meta, err := decodeMeta(there.Value)
 	if err != nil {
-		return placement.Meta{}, fmt.Errorf("%w: %s", placement.ErrUnusable, placement.Unusable{Key: s.prefix + metaKey,
-			Why: err.Error()})
+		return placement.Meta{}, fmt.Errorf("%w: %s", placement.ErrUnusable, s.unusable(metaKey, there, err))
 	}
 	return meta, nil
 }

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -27,9 +28,16 @@ func (st *state) leaveOut(k keys, name string, kv *mvccpb.KeyValue, why error) b
 	if before, known := st.unusable[name]; known && before.Revision == kv.ModRevision {
 		return false
 	}
-	st.unusable[name] = placement.Unusable{Key: k.prefix + name, Revision: kv.ModRevision, Why: why.Error()}
+	st.unusable[name] = k.unusable(name, kv, why)
 	st.changed.unusable = true
 	return true
+}
+
+// unusable describes a key whose value is invalid.
+func (k keys) unusable(name string, kv *mvccpb.KeyValue, why error) placement.Unusable {
+	var newer *placement.NeedsError
+	return placement.Unusable{Key: k.prefix + name, Revision: kv.ModRevision, Why: why.Error(),
+		Newer: errors.As(why, &newer)}
 }
 
 // usable records that the value of a key is valid, or that the key was deleted. It returns true if the value was
