@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"slices"
@@ -708,6 +709,46 @@ func TestAGroupIsGivenUpInTheMiddleOfARestore(t *testing.T) {
 			t.Errorf("problems remain: %q", words)
 		}
 	})
+}
+
+// If a person gives up the restore of a group while the shard that was installing it is down, the shard removes what it
+// has when it starts again. The folder does not show the name of the group, and etcd has no group with its UUID. A
+// founder of a group whose restore was not given up continues.
+func TestAGroupIsGivenUpWhileItsShardIsDown(t *testing.T) {
+	t.Parallel()
+	for _, to := range []string{"a", "b"} {
+		inBubble(t, func(t *bubble) {
+			r := newRestored(t)
+			r.source.limiter = byterate.NewLimiter(256<<10, 512<<10)
+			r.source.start()
+			a := r.begin("a", nil)
+			r.eventually("a has folders of all groups", func() bool { return len(a.shard.replicas.All()) == 3 })
+			r.source.stop()
+			r.kill("a")
+			old := r.registry.now().Groups["alpha"].UUID
+			r.registry.change(func(v *placement.View) {
+				v.Groups["alpha"] = placement.Group{Name: "alpha", UUID: uuid.New()}
+				v.Targets["alpha"] = placement.Target{Group: "alpha", Shards: []string{to}, Revision: int64(v.Epoch)}
+			})
+			r.restart("a")
+			a = r.shards["a"]
+			r.eventually("the founder has left", func() bool {
+				_, err := a.cfg.FS.Stat(a.shard.volume.GroupDir(old))
+				return a.shard.replicas.Find(old) == nil && errors.Is(err, fs.ErrNotExist)
+			})
+			if n := len(r.registry.now().Groups); n != 3 || to == "b" && len(a.shard.replicas.All()) != 2 {
+				t.Errorf("%d groups, %d of them here", n, len(a.shard.replicas.All()))
+			}
+			r.source.start()
+			for _, name := range []string{"beta", "delta"} {
+				r.reported(name, "a")
+				r.same(name)
+			}
+			if words := a.shard.problems.Words(); len(words) > 0 {
+				t.Errorf("problems remain: %q", words)
+			}
+		})
+	}
 }
 
 // The bucket does not let the source read one object, although it answers. The group of that object is named, and waits

@@ -4,6 +4,7 @@
 package follow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,7 +196,7 @@ func (f *Watcher) Reconcile(ctx context.Context) (unfinished bool) {
 		f.Actions.Reinstall(r)
 	}
 	for _, r := range todo.Trash {
-		name := r.Name
+		name := cmp.Or(r.Name, r.UUID.String())
 		left, err := f.hasLeftNow(ctx, r)
 		if err == nil && !left {
 			f.Problems.Note("leaving group "+name, nil)

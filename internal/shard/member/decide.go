@@ -25,7 +25,8 @@ type View struct {
 	Unread string
 	// Deleted means that the group was deleted, according to etcd. Known is then false.
 	Deleted bool
-	// Replaced means that etcd has another group under the replica's name, with another UUID. Known is then false.
+	// Replaced means that etcd has another group under the replica's name, with another UUID, or that the name is unknown
+	// and etcd has no group with the replica's UUID. Known is then false.
 	Replaced bool
 	// Target lists the shards that should hold the group; the first one creates it, or installs it if it is restored.
 	// It is used only while the group has no members.

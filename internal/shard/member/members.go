@@ -47,7 +47,7 @@ func EtcdIsBehind(group placement.Group, r *Replica) bool {
 // own. For a group that never has more than one copy, no leader writes a membership, so nothing is deleted. A replica
 // that this process created, and that was never reported to etcd, has left if etcd wants a learner in its place,
 // because another shard created the group at the same time and reported it first. If etcd has another group of the
-// same name, only a founder that is still joining has left.
+// same name, or no group with the UUID of a replica whose name is unknown, only a founder that is still joining has left.
 func (v *View) Left(r *Replica) bool {
 	here := v.here()
 	switch {

@@ -117,8 +117,14 @@ func isDeleted(view placement.View, r *Replica) bool {
 	return is && id == r.UUID
 }
 
-// isReplaced reports whether etcd has another group under the name of a replica's group.
+// isReplaced reports whether etcd has another group under the name of a replica's group. If the name is unknown,
+// because the replica was joining when the process was stopped, isReplaced reports whether no group in etcd has the
+// replica's UUID. A key of a group that cannot be used may be the key of that group, and so may a key that is not
+// listed yet. The caller has checked that no group of the view has the replica's UUID.
 func isReplaced(view placement.View, r *Replica) bool {
+	if r.Name == "" {
+		return !view.Meta.Listing() && len(view.Unknown()) == 0
+	}
 	state, is := view.Groups[r.Name]
 	return is && state.UUID != r.UUID
 }

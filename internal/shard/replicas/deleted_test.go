@@ -49,3 +49,36 @@ func TestAReplicaWithoutAManifestLeavesItsDeletedGroup(t *testing.T) {
 		}
 	}
 }
+
+// TestAFounderWithoutANameLeavesIfNoGroupHasItsUUID checks folders of replicas that were joining when their process
+// was stopped. Such a folder shows no name. Only a founder leaves, and only if it is certain that no key in etcd is that
+// of its group.
+func TestAFounderWithoutANameLeavesIfNoGroupHasItsUUID(t *testing.T) {
+	founder := member.Replica{Phase: member.Joining, RaftID: 1, Founder: true}
+	foreign, member1, complete := founder, founder, founder
+	foreign.Foreign, member1.Founder, complete.Phase = true, false, member.Pending
+	listing := placement.Meta{Restore: &placement.Restore{Listing: true}}
+	unusable := map[string]placement.Unusable{"groups/h": {Key: "/sheaf/s/groups/h", Why: "?"}}
+	for what, c := range map[string]struct {
+		replica member.Replica
+		view    placement.View
+		leaves  bool
+	}{
+		"founder":                        {founder, placement.View{}, true},
+		"etcd is set back":               {founder, placement.View{SetBack: "yes"}, false},
+		"groups are listed":              {founder, placement.View{Meta: listing}, false},
+		"a key cannot be used":           {founder, placement.View{Unusable: unusable}, false},
+		"a founder of another volume":    {foreign, placement.View{}, false},
+		"a learner":                      {member1, placement.View{}, false},
+		"a founder whose files are here": {complete, placement.View{}, false},
+	} {
+		s := lone()
+		r := s.Add(uuid.New(), State{Replica: c.replica})
+		c.view.Groups = map[string]placement.Group{"g": {Name: "g", UUID: uuid.New()}}
+		s.See(c.view)
+		todo := s.Decide(s.View())
+		if leaves := len(todo.Trash) == 1; leaves != c.leaves || leaves && !s.HasLeft(r, c.view) {
+			t.Errorf("%s: it leaves: %t, standing %q", what, leaves, r.State().Standing)
+		}
+	}
+}
