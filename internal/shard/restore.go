@@ -18,15 +18,20 @@ import (
 // The first replica of a restored group is its founder. It is installed from the source of the restore, which serves
 // the groups of an archive in the same way as a member (docs/adr/0061-restores-are-installs.md).
 
-// refusedPauses are the pauses after the source has answered that it cannot restore a group, or cannot read it at the
-// moment. The archive may be repaired meanwhile, or another source may take the place of this one. Each attempt reads
-// the group again.
+// refusedPauses are the pauses after the source has answered that it cannot restore a group. The archive may be repaired
+// meanwhile, or another source may take the place of this one. Each attempt reads the group again.
 var refusedPauses = backoff.Doubling{First: 10 * time.Second, Most: 10 * time.Minute}
+
+// unreadPauses are the pauses after the source has answered that it cannot read an object of a group at the moment,
+// although the bucket answers. No pause is longer than a minute, because the bucket may refuse objects of many groups,
+// and let them be read again at any time.
+var unreadPauses = backoff.Doubling{First: 10 * time.Second, Most: 40 * time.Second}
 
 // failedPauses are the pauses after an attempt that failed on this shard, for example because its disk is full.
 var failedPauses = backoff.Doubling{First: time.Second, Most: time.Minute}
 
 // unreadTries is the number of attempts after which a group that the source cannot read lets other groups go first.
+// When the group has its turn again, it has a single attempt, because each one keeps the source from other groups.
 const unreadTries = 5
 
 // restoreSource is the subject of problems with the source of a restore that concern all groups.
@@ -55,10 +60,11 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 			i.problems.Note(restoreSource, nil)
 		}
 	}()
+	attempts := unreadTries
 	for failures := 0; ; failures++ {
 		var from string
 		err := i.withSpace(ctx, func() (err error) {
-			from, err = i.inTurn(ctx, g)
+			from, err = i.inTurn(ctx, g, attempts)
 			return err
 		})
 		switch {
@@ -68,8 +74,11 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 			return false
 		}
 		pauses := failedPauses
-		if isRefused(err) || isUnread(err) {
+		switch {
+		case isRefused(err):
 			pauses = refusedPauses
+		case isUnread(err):
+			pauses, attempts = unreadPauses, 1
 		}
 		err = fmt.Errorf("it is tried again later: %w", err)
 		i.problems.Note(what, err)
@@ -82,9 +91,9 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 
 // inTurn waits until no other founder of this shard is being installed, and then installs this one. The founder keeps
 // its turn while the source is busy or has a problem that concerns all groups. If the source cannot read the group,
-// the founder loses its turn after unreadTries attempts, because other groups may be readable. inTurn returns the
-// address of the source.
-func (i *installer) inTurn(ctx context.Context, g *replicas.Replica) (from string, err error) {
+// the founder loses its turn after the given number of attempts, because other groups may be readable. inTurn returns
+// the address of the source.
+func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts int) (from string, err error) {
 	select {
 	case i.turn <- struct{}{}:
 		defer func() { <-i.turn }()
@@ -106,7 +115,7 @@ func (i *installer) inTurn(ctx context.Context, g *replicas.Replica) (from strin
 		if isUnread(err) {
 			unread++
 		}
-		again := problem != nil || errors.Is(err, peer.ErrBusy) || isUnread(err) && unread < unreadTries
+		again := problem != nil || errors.Is(err, peer.ErrBusy) || isUnread(err) && unread < attempts
 		if !again {
 			return from, err
 		}
@@ -127,8 +136,8 @@ func isRefused(err error) bool {
 	return errors.Is(err, peer.ErrNotHere) || status.Code(err) == codes.DataLoss
 }
 
-// isUnread reports whether the source has answered that it cannot read the group at the moment. The bucket may have
-// failed for all groups, or for one object.
+// isUnread reports whether the source has answered that it cannot read an object of the group at the moment, although
+// the bucket answers.
 func isUnread(err error) bool { return status.Code(err) == codes.Aborted }
 
 // problemOfSource returns the problem of the source, given the error of a call to it. It returns nil if the error

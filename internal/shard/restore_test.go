@@ -751,6 +751,50 @@ func TestAGroupIsGivenUpWhileItsShardIsDown(t *testing.T) {
 	}
 }
 
+// The bucket was away for an hour. When it answers again, every group is restored within a minute, both if it did not
+// answer at all, and if it refused the objects of all groups. Meanwhile, the problem is named, and a bucket that is
+// away is asked by one group of the shard at a time.
+func TestARestoreGoesOnWhenTheBucketIsBack(t *testing.T) {
+	t.Parallel()
+	for _, whole := range []bool{true, false} {
+		inBubble(t, func(t *bubble) {
+			r := newRestored(t)
+			var away atomic.Bool
+			var asked atomic.Int64
+			r.bucket.OnOpen = func(name string, _ int, content []byte) (io.Reader, error) {
+				if away.Load() && (whole || !strings.HasSuffix(name, object.ArchiveName)) {
+					asked.Add(1)
+					return nil, errors.New("503 Slow Down")
+				}
+				return bytes.NewReader(content), nil
+			}
+			r.source.start()
+			away.Store(true)
+			a := r.begin("a", nil)
+			time.Sleep(time.Hour)
+			subject := map[bool]string{true: "the source of the restore", false: "restoring group alpha"}[whole]
+			if words := a.problem(subject, "503 Slow Down"); words == "" {
+				t.Errorf("not named: %q", a.shard.problems.Words())
+			}
+			if n := asked.Load(); n < 60 || n > 6000 {
+				t.Errorf("the bucket was asked %d times within an hour", n)
+			}
+			away.Store(false)
+			back := time.Now()
+			for name := range r.groups {
+				r.reported(name, "a")
+				r.same(name)
+			}
+			if took := time.Since(back); took > time.Minute {
+				t.Errorf("it took %v until the groups were restored", took)
+			}
+			if words := a.shard.problems.Words(); len(words) > 0 {
+				t.Errorf("problems remain: %q", words)
+			}
+		})
+	}
+}
+
 // The bucket does not let the source read one object, although it answers. The group of that object is named, and waits
 // until other groups have been installed. When the object can be read, the group is restored.
 func TestAGroupThatCannotBeReadLetsOthersGoFirst(t *testing.T) {
@@ -787,14 +831,14 @@ func TestAGroupThatCannotBeReadLetsOthersGoFirst(t *testing.T) {
 		r.eventually("the object is named", func() bool { return a.problem("restoring group alpha", "AccessDenied") != "" })
 		before := denied.Load()
 		time.Sleep(time.Hour)
-		if n := denied.Load() - before; n < 2*unreadTries || n > 40*unreadTries {
+		if n := denied.Load() - before; n < 60 || n > 200 {
 			t.Errorf("the object was asked for %d times within an hour", n)
 		}
 		if words := a.problem("the source of the restore: "); words != "" {
 			t.Errorf("the source has a problem: %s", words)
 		}
 		readable.Store(true)
-		time.Sleep(20 * time.Minute) // longer than the longest pause
+		time.Sleep(time.Minute) // longer than the longest pause
 		r.reported("alpha", "a")
 		r.same("alpha")
 		if words := a.shard.problems.Words(); len(words) > 0 {

@@ -87,6 +87,14 @@ func (a *Archive) Header() object.Archive { return a.header }
 // them may be missing. The groups that need a missing one report it (see Group.Missing).
 func (a *Archive) Logs() (first, last uint64) { return a.logs.first, a.logs.last }
 
+// Answers reads archive.json again, and returns an error if the bucket does not let it. So a caller that could not read
+// another object knows whether that is due to the object, or to the bucket. Answers may be called concurrently with
+// all other methods of the archive and its groups.
+func (a *Archive) Answers(ctx context.Context) error {
+	_, err := a.Object(ctx, object.ArchiveName)
+	return err
+}
+
 // Groups returns all groups in the archive, sorted by name. A deleted group may have the same name as another group.
 func (a *Archive) Groups(ctx context.Context) ([]*Group, error) {
 	return a.groupsBut(ctx, func(_ uuid.UUID, err error) error { return err })

@@ -28,6 +28,7 @@ type Restore struct {
 	at       time.Time
 	header   object.Archive
 	limits   limits
+	answers  func(ctx context.Context) error // Archive.Answers of the archive
 	groups   []Group
 	byID     map[uuid.UUID]int // index in groups, by UUID
 
@@ -117,7 +118,7 @@ func build(ctx context.Context, a *reader.Archive, store uuid.UUID, w when) (*Re
 		return nil, fmt.Errorf("the new store needs a UUID of its own, and not %s", store)
 	}
 	r := &Restore{store: store, archived: a.Store(), at: w.time, header: a.Header(), limits: defaultLimits,
-		byID: map[uuid.UUID]int{}}
+		answers: a.Answers, byID: map[uuid.UUID]int{}}
 	all, broken, err := a.Readable(ctx)
 	if err != nil {
 		return nil, err
@@ -213,6 +214,9 @@ func (r *Restore) ArchivedStore() uuid.UUID { return r.archived }
 
 // At returns the point in time as of which the groups are restored.
 func (r *Restore) At() time.Time { return r.at }
+
+// Answers returns an error if the bucket does not let the archive be read at all. It reads one small object.
+func (r *Restore) Answers(ctx context.Context) error { return r.answers(ctx) }
 
 // Archive returns the content of archive.json.
 func (r *Restore) Archive() object.Archive { return r.header }

@@ -109,7 +109,7 @@ func (s *Server) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 		Wanted: func() (*peerv1.FetchGroupWanted, error) { return s.wanted(stream) },
 	})
 	if from.failed != nil {
-		err = coded(from.failed)
+		err = s.coded(ctx, from.failed)
 	}
 	s.note(id, shard, sender.Count.FetchedBytes.Load(), err)
 	return err
@@ -221,10 +221,16 @@ func (f file) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// coded adds a gRPC code to an error. The code is DATA_LOSS if the archive lacks something that the group held,
-// because another attempt would not help. It is ABORTED if the bucket does not respond, or does not let the source read
-// an object. gRPC itself uses UNAVAILABLE if there is no source, so a shard can tell the two apart.
-func coded(err error) error {
+// answerTime is the time within which a bucket answers that is not away.
+const answerTime = 10 * time.Second
+
+// coded adds a gRPC code to an error, which tells the shard how to go on:
+//
+//   - DATA_LOSS if the archive lacks something that the group held, because another attempt would not help;
+//   - ABORTED if the bucket does not let the source read an object, but answers otherwise. Other groups may be readable;
+//   - UNAVAILABLE if the bucket does not answer at all, or answers no request. This concerns all groups, as if there were
+//     no source, for which gRPC itself uses this code.
+func (s *Server) coded(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, restore.ErrBusy):
 		return status.Errorf(codes.ResourceExhausted, "%v: try again", err)
@@ -236,6 +242,11 @@ func coded(err error) error {
 		return status.Errorf(codes.DataLoss, "the group cannot be restored: %v", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
+	}
+	soon, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if away := s.opts.Restore.Answers(soon); away != nil && ctx.Err() == nil {
+		return status.Errorf(codes.Unavailable, "the bucket does not answer: %v", err)
 	}
 	return status.Errorf(codes.Aborted, "the archive cannot be read now: %v", err)
 }

@@ -356,9 +356,9 @@ func TestABrokenGroupIsNamedAndTheOthersAreServed(t *testing.T) {
 func TestUnreachableBucketAborts(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)
-		away := false
-		s.bucket.OnOpen = func(_ string, _ int, content []byte) (io.Reader, error) {
-			if away {
+		away, whole := false, false
+		s.bucket.OnOpen = func(name string, _ int, content []byte) (io.Reader, error) {
+			if away && (whole || !strings.HasSuffix(name, object.ArchiveName)) {
 				return nil, errors.New("503 Slow Down")
 			}
 			return strings.NewReader(string(content)), nil
@@ -368,7 +368,12 @@ func TestUnreachableBucketAborts(t *testing.T) {
 		away = true
 		alpha, fs := s.model.Groups[0], disk(t)
 		if _, err := s.install(t.Context(), fs, alpha, nil); status.Code(err) != codes.Aborted {
-			t.Errorf("error %v", err)
+			t.Errorf("some objects cannot be read: %v", err)
+		}
+		whole = true
+		if _, err := s.install(t.Context(), fs, alpha, nil); status.Code(err) != codes.Unavailable ||
+			!strings.Contains(err.Error(), "503 Slow Down") {
+			t.Errorf("the bucket is away: %v", err)
 		}
 		away = false
 		_, err := s.install(t.Context(), fs, alpha, nil)
