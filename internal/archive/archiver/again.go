@@ -44,7 +44,8 @@ type copyAgain struct {
 	failed bool                // the other fields are not set
 	refs   []object.SegmentRef // segments with the entries above the position, and with the missing deletes
 	index  uint64              // with these segments, the group is complete up to this index
-	hole   *object.Hole        // nil if the copy has all deletes and versions above the position
+	after  uint64              // the position
+	exact  uint64              // reads as of the indexes above the position and below this one are not exact
 }
 
 // awaitsOwnCatalogue reports whether a group needs a catalogue of this archiver before it may be copied again. A
@@ -85,9 +86,7 @@ func (a *Archiver) adoptAgain(c *copyAgain) {
 		g.fresh, g.freshThrough = c.refs, c.index
 	}
 	g.next = c.index
-	if c.hole != nil {
-		g.addHole(c.hole.From, c.hole.To)
-	}
+	g.addHole(c.after, c.exact)
 }
 
 // copyGroupAgain archives the entries of a group above the position, and the deletes that the archive has missed. It
@@ -121,13 +120,9 @@ func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, 
 	if err != nil {
 		return failed, err
 	}
-	out := &copyAgain{id: w.id, refs: c.refs, index: d.Index}
-	if floor > w.again.index {
-		// The commit time of a delete at the floor is too early. So a time at which the record still existed stands for the
-		// floor. Reads as of that time are refused if the hole ends behind the floor.
-		out.hole = &object.Hole{From: w.again.index, To: max(floor, last+1)}
-	}
-	return out, nil
+	// The commit time of a delete at the floor is too early. So a time at which the record still existed stands for the
+	// floor. Reads as of that time are refused if the hole ends behind the floor.
+	return &copyAgain{id: w.id, refs: c.refs, index: d.Index, after: w.again.index, exact: max(floor, last+1)}, nil
 }
 
 // archivedEnd reads from the bucket which records a group has at the end of its archive.

@@ -86,12 +86,13 @@ func TestDeletesThatTheStoreHasDroppedAreFound(t *testing.T) {
 		time.Sleep(12 * time.Minute)
 		synctest.Wait()
 		r := s.current().groups[g.id]
-		if want := (object.Hole{From: archived, To: m.deletesOf(g)}); len(r.holes) != 1 || r.holes[0].From != want.From ||
+		if want := (object.Hole{From: archived + 1, To: m.deletesOf(g)}); len(r.holes) != 1 || r.holes[0].From != want.From ||
 			r.holes[0].To < want.To || r.holes[0].To > last {
 			t.Errorf("the holes are %v; the deletes above %d and up to %d are missing", r.holes, archived, m.deletesOf(g))
 		}
 		for at, want := range map[uint64][]int64{
 			archived - 1: {100, 101, 102, 103, 104},
+			archived:     {100, 101, 102, 103, 104, 105},
 			last:         {101, 104, 105},
 			last + 1:     {101, 102, 104, 105},
 		} {

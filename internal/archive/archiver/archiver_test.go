@@ -391,14 +391,21 @@ func TestHoles(t *testing.T) {
 		unknown.known = false
 		s.model.mu.Unlock()
 		floor := full.floor
-		time.Sleep(15 * time.Minute)
+		time.Sleep(7 * time.Minute)
+		for range 60 {
+			s.model.write(unknown, 10)
+		}
+		time.Sleep(8 * time.Minute)
 		synctest.Wait()
 		a := s.current()
-		if h := a.groups[full.id].holes; len(h) != 1 || h[0] != (object.Hole{From: marked, To: floor}) {
+		if h := a.groups[full.id].holes; len(h) != 1 || h[0] != (object.Hole{From: marked + 1, To: floor}) {
 			t.Errorf("the disk was full from %d to %d: holes %v", marked, floor, h)
 		}
 		if h := a.groups[unknown.id].holes; len(h) != 1 || h[0].To != unknown.applied() || h[0].From > 2<<32+2 {
 			t.Errorf("nothing is known up to %d: holes %v", unknown.applied(), h)
+		}
+		if _, err := s.recordsAsOf(full, marked); err != nil {
+			t.Errorf("as of %d, up to which the group was archived before: %v", marked, err)
 		}
 		if n := s.Status().Holes; n != 2 {
 			t.Errorf("%d holes in the status", n)

@@ -40,6 +40,7 @@ type group struct {
 	next         uint64              // the group is complete up to this index
 	news         *pieces.Builder     // new entries, which no log object holds yet; nil if there are none
 	newHoles     []object.Hole       // holes that no log object records yet
+	isVague      bool                // the history floor was not known when the entries up to next were read
 	fresh        []object.SegmentRef // segment objects that no catalogue lists yet
 	freshThrough uint64              // with the fresh segments, the group is complete up to this index
 	gone         bool
@@ -92,9 +93,32 @@ func (g *group) isUrgent() bool {
 		g.gone && !g.goneNoted || isTimeless)
 }
 
-// addHole records a hole, which means that versions superseded by an entry between the two indexes may be missing.
-func (g *group) addHole(from, to uint64) {
-	g.newHoles = mergeHole(g.newHoles, object.Hole{From: from, To: to})
+// takeFloor records the hole that the history floor of new entries tells of.
+//
+// If the floor is not known, versions are missing that were superseded up to the replica's applied index, which may be
+// above Through. So if the entries before these came without a floor, too, reads as of their end are not exact either,
+// and the hole includes it.
+func (g *group) takeFloor(news *News) {
+	after, to := g.next, news.Floor
+	if !news.FloorKnown {
+		to = news.Through
+	}
+	endsHere := func(h object.Hole) bool { return h.To == g.next }
+	if g.next > 0 && (g.isVague || !news.FloorKnown && (slices.ContainsFunc(g.holes, endsHere) ||
+		slices.ContainsFunc(g.newHoles, endsHere))) {
+		after--
+	}
+	g.isVague = !news.FloorKnown
+	g.addHole(after, to)
+}
+
+// addHole records that versions above the index after may be missing if an entry up to the index to has superseded
+// them. Reads as of the index after are exact, so the hole begins behind it. A version directly behind it can only have
+// been superseded by a later entry, so there is no hole if to is not later either.
+func (g *group) addHole(after, to uint64) {
+	if after+1 < to {
+		g.newHoles = mergeHole(g.newHoles, object.Hole{From: after + 1, To: to})
+	}
 }
 
 // forget drops the new entries in memory, so that the next round requests them from the source again. The rest of this

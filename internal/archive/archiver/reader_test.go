@@ -210,9 +210,15 @@ func (a *archive) piece(number uint64, p *object.Piece, body []byte) error {
 	return a.segment(g, p.Range, body, nil)
 }
 
-// isInHole reports whether versions may be missing that the entry at the given index has superseded.
+// isInHole reports whether versions may be missing that the entry at the given index has superseded. So reads as of the
+// index before it are not exact.
 func (g *readable) isInHole(by uint64) bool {
 	return by <= g.floor || slices.ContainsFunc(g.holes, func(h object.Hole) bool { return h.From < by && by <= h.To })
+}
+
+// mayBeMadeUp reports whether the archive may have a made-up delete at the given index.
+func (g *readable) mayBeMadeUp(at uint64) bool {
+	return slices.ContainsFunc(g.holes, func(h object.Hole) bool { return h.From <= at && at <= h.To })
 }
 
 func (g *readable) indexes() []uint64 { return slices.Sorted(maps.Keys(g.entries)) }

@@ -106,12 +106,7 @@ func (a *Archiver) takeEntries(ctx context.Context, g *group, news *News) error 
 			return err
 		}
 	}
-	switch {
-	case news.FloorKnown && news.Floor > g.next:
-		g.addHole(g.next, news.Floor)
-	case !news.FloorKnown && news.Through > g.next:
-		g.addHole(g.next, news.Through)
-	}
+	g.takeFloor(news)
 	for i := range news.Entries {
 		e := &news.Entries[i]
 		if e.Index <= g.next {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
@@ -52,6 +53,10 @@ type modelGroup struct {
 	hold    uint64
 	held    bool
 	deleted bool
+	// holes has the holes that the archive may have: the archiver knew no more than that versions or deletes between the
+	// two indexes may be missing.
+	holes []object.Hole
+	again []uint64 // positions from which the archiver was told to copy the group again
 }
 
 func newModel(seed uint64, groups int) *model {
@@ -247,11 +252,13 @@ func (m *model) news(g *modelGroup, positions map[uuid.UUID]uint64, yield func(N
 	if g.deletes > position {
 		m.fired["deletes are missing"]++
 		n.CopyAgain = true
+		g.again = append(g.again, position)
 		m.mu.Unlock()
 		return yield(n, nil)
 	}
 	var parts []News
 	n.Through = position
+	from := position // the index up to which the earlier parts are complete
 	for _, e := range g.kept {
 		if e.Index <= position {
 			continue
@@ -259,10 +266,12 @@ func (m *model) news(g *modelGroup, positions map[uuid.UUID]uint64, yield func(N
 		n.Entries = append(n.Entries, e)
 		if m.rng.IntN(4) == 0 {
 			n.Through, n.More = e.Index, true
-			parts, n.Entries = append(parts, n), nil
+			g.mayHaveHole(from, &n)
+			from, parts, n.Entries = n.Through, append(parts, n), nil
 		}
 	}
 	n.Through, n.More = max(position, g.applied()), false
+	g.mayHaveHole(from, &n)
 	parts = append(parts, n)
 	cut := len(parts)
 	if m.hits("a stream ends early") {
@@ -275,6 +284,16 @@ func (m *model) news(g *modelGroup, positions map[uuid.UUID]uint64, yield func(N
 		}
 	}
 	return cut == len(parts) || yield(News{Group: g.id}, errShard)
+}
+
+// mayHaveHole records the hole that a part of the new entries tells of. The earlier parts have everything up to the
+// index after. Reads as of that index are exact if the floor of the earlier parts is known.
+func (g *modelGroup) mayHaveHole(after uint64, n *News) {
+	from, to := after+1, n.Floor
+	if !n.FloorKnown {
+		from, to = after, n.Through
+	}
+	g.holes = append(g.holes, object.Hole{From: from, To: to})
 }
 
 // Blob implements Source.
@@ -306,6 +325,9 @@ func (m *model) Copy(_ context.Context, id uuid.UUID) (GroupCopy, error) {
 	c := &modelCopy{model: m, files: make(map[string][]byte), d: CopyDescription{
 		Index: g.applied(), Floor: g.floor, FloorKnown: g.known,
 	}}
+	for _, position := range g.again { // the hole ends behind the last index that a made-up delete may have
+		g.holes = append(g.holes, object.Hole{From: position + 1, To: max(g.floor, g.deletes) + 1})
+	}
 	manifest := format.Manifest{Identity: format.Identity{Store: m.store, Group: id, Name: g.name}, Sequence: 1,
 		TombstoneFloor: g.deletes}
 	var entries []format.Entry
@@ -411,7 +433,7 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 			return fmt.Errorf("group %s: index %d is above %d", g.name, e.Index, r.through)
 		case e.Index > r.through || ok && same(&have, e):
 		case e.Kind.IsVersion() && isOld && r.isInHole(superseded):
-		case ok && have.Kind == format.KindDelete && r.isInHole(e.Index):
+		case ok && have.Kind == format.KindDelete && r.mayBeMadeUp(e.Index):
 		case !ok && e.Kind == format.KindDelete && e.Index <= g.deletes: // checkStates tells whether the archive needs it
 		default:
 			return fmt.Errorf("group %s: index %d, superseded by %d, is missing; through %d, floor %d, holes %v", g.name,
@@ -420,7 +442,7 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 	}
 	for _, at := range r.indexes() {
 		e, have := written[at], r.entries[at]
-		if have.Kind == format.KindDelete && r.isInHole(at) && (e == nil || !same(e, &have)) {
+		if have.Kind == format.KindDelete && r.mayBeMadeUp(at) && (e == nil || !same(e, &have)) {
 			continue // checkStates finds it if it stands for no delete
 		}
 		if e == nil {
@@ -438,11 +460,33 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 		return err
 	}
 	for _, h := range r.holes {
-		if !slices.ContainsFunc(g.dropped, func(by uint64) bool { return h.From < by && by <= h.To }) && g.known {
+		if !slices.ContainsFunc(g.dropped, func(by uint64) bool { return h.From <= by && by <= h.To }) && g.known {
 			return fmt.Errorf("group %s: hole %v without a reason", g.name, h)
+		}
+		if at := g.firstOutside(h); at < h.To {
+			return fmt.Errorf("group %s: hole %v: reads as of index %d are refused, and the archiver knew that they are exact",
+				g.name, h, at)
 		}
 	}
 	return nil
+}
+
+// firstOutside returns the first index that a hole refuses, and that is in no hole which the archive may have. It returns
+// the end of the hole if there is none.
+func (g *modelGroup) firstOutside(h object.Hole) uint64 {
+	for at := h.From; at < h.To; {
+		end := at
+		for _, may := range g.holes {
+			if may.From <= at {
+				end = max(end, may.To)
+			}
+		}
+		if end == at {
+			return at
+		}
+		at = end
+	}
+	return h.To
 }
 
 // checkStates compares the archive's state with the written one as of each index at which the archive claims to be
