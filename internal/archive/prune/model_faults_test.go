@@ -2,6 +2,7 @@ package prune
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func (m *model) copyAgain(g *archivetest.Group) {
 		m.bucket.Set(name, content)
 		m.damaged = append(m.damaged, strings.TrimPrefix(name, m.store.UUID.String()+"/"))
 	}
-	floor := max(g.Through()-m.dice.Uint64N(min(g.Through(), 20)), g.Floor)
+	floor := max(g.Through()-m.dice.Uint64N(max(1, min(g.Through(), 20))), g.Floor)
 	m.w.CopyAgain(g, floor, 20)
 	m.points = slices.DeleteFunc(m.points, func(p *object.Point) bool {
 		lost := slices.ContainsFunc(p.Groups, func(in object.PointGroup) bool {
@@ -48,6 +49,20 @@ func (m *model) copyAgain(g *archivetest.Group) {
 		}
 		return lost
 	})
+}
+
+// missed writes to a group whose store drops deletes before they are archived. The archiver adds them.
+func (m *model) missed(g *archivetest.Group) {
+	m.t.Helper()
+	m.w.Log(g)
+	m.w.Roll(g)
+	for range 1 + m.dice.IntN(3) {
+		m.writes(g, m.dice.IntN(3))
+		g.Compact(g.Delete(m.dice.Int64N(5)))
+	}
+	g.Put(m.dice.Int64N(5), "behind the deletes")
+	m.w.CopyMissed(g, 2)
+	m.overlaps++
 }
 
 // copyDuringARun makes some runs of pruning meet a group that is copied again meanwhile. The result becomes true when
@@ -120,4 +135,41 @@ func (m *model) read() {
 		}
 	}
 	m.reader = nil
+}
+
+// pointDuringARun makes some runs of pruning meet a point that is created meanwhile, as of a time before the window.
+func (m *model) pointDuringARun() {
+	if m.bucket.onList != nil || m.dice.IntN(3) > 0 {
+		return
+	}
+	var times []int64
+	for _, g := range m.living() {
+		for _, e := range g.Entries() {
+			if e.CommitTime != 0 && e.CommitTime < m.w.Now().Add(-window).UnixNano() {
+				times = append(times, e.CommitTime)
+			}
+		}
+	}
+	if len(times) == 0 {
+		return
+	}
+	at, listings := time.Unix(0, times[m.dice.IntN(len(times))]), m.dice.IntN(40)
+	m.bucket.onList = func(string) {
+		if listings--; listings != 0 {
+			return
+		}
+		m.bucket.onList = nil
+		m.made++
+		p, err := m.store.CreatePoint(m.t.Context(), PointSpec{Name: fmt.Sprintf("p%d", m.made), Made: object.MadeByHand,
+			Time: at}, m.w.Now())
+		switch {
+		case errors.Is(err, reader.ErrRefused):
+			m.latePointsRefused++
+		case err != nil:
+			m.t.Fatal(err)
+		default:
+			m.latePoints++
+			m.points = append(m.points, p)
+		}
+	}
 }

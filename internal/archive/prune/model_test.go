@@ -39,6 +39,8 @@ type model struct {
 	groups, deleted, dropped, refused, exact, pointReads int // what happened
 	waits, lateReads                                     int // prunes that a use stopped; reads of readers
 	forgotten                                            int // deleted groups whose history was pruned
+	overlaps                                             int // further copies with deletes that were added
+	latePoints, honoured, latePointsRefused              int // points that were created during a run
 	copies, unbased, races                               int // groups that were copied again; of these, those with a base
 }
 
@@ -94,6 +96,9 @@ func (m *model) step() {
 		m.copyAgain(living[m.dice.IntN(len(living))])
 	}
 	if m.dice.IntN(15) == 0 {
+		m.missed(living[m.dice.IntN(len(living))])
+	}
+	if m.dice.IntN(15) == 0 {
 		m.replace(living[m.dice.IntN(len(living))])
 	}
 	switch m.dice.IntN(5) {
@@ -131,6 +136,7 @@ func (m *model) replace(g *archivetest.Group) {
 	next := m.w.NewGroup(g.Name, byte(len(m.w.Groups)+1))
 	m.writes(next, m.dice.IntN(4))
 	m.w.Copy(next, 2)
+	m.w.Log(next) // a point cannot be created until it is known up to when the group is archived
 }
 
 // prune prunes the archive, and compares the results of reads before and after.
@@ -140,6 +146,7 @@ func (m *model) prune() {
 	before := m.times(moments)
 	now := m.w.Now()
 	raced := m.copyDuringARun()
+	m.pointDuringARun()
 	report, err := m.store.Run(m.t.Context(), Options{Window: window, Now: func() time.Time { return now },
 		segmentBytes: 1000})
 	m.bucket.onList = nil
@@ -156,7 +163,7 @@ func (m *model) prune() {
 	} else if isUsed {
 		m.waits++
 	}
-	m.forgotten += report.Forgotten
+	m.forgotten, m.honoured = m.forgotten+report.Forgotten, m.honoured+report.Honoured
 	m.groups, m.deleted, m.dropped = m.groups+report.Groups, m.deleted+int(report.Deleted), m.dropped+int(report.Versions)
 	after := m.times(moments)
 	for at, was := range before {
@@ -301,7 +308,9 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 			}
 			m.prune()
 			sum.groups, sum.deleted, sum.dropped = sum.groups+m.groups, sum.deleted+m.deleted, sum.dropped+m.dropped
-			sum.forgotten += m.forgotten
+			sum.latePoints, sum.honoured = sum.latePoints+m.latePoints, sum.honoured+m.honoured
+			sum.latePointsRefused += m.latePointsRefused
+			sum.forgotten, sum.overlaps = sum.forgotten+m.forgotten, sum.overlaps+m.overlaps
 			sum.copies, sum.unbased, sum.races = sum.copies+m.copies, sum.unbased+m.unbased, sum.races+m.races
 			sum.waits, sum.lateReads = sum.waits+m.waits, sum.lateReads+m.lateReads
 			sum.refused, sum.exact, sum.pointReads = sum.refused+m.refused, sum.exact+m.exact, sum.pointReads+m.pointReads
@@ -310,10 +319,12 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 	t.Logf("%d bases, %d versions left out, %d objects deleted", sum.groups, sum.dropped, sum.deleted)
 	t.Logf("%d reads refused, %d exact, %d of points, %d of readers; %d prunes waited", sum.refused, sum.exact,
 		sum.pointReads, sum.lateReads, sum.waits)
-	t.Logf("%d groups were copied again, %d of them with a base, %d during a run; %d deleted groups were forgotten",
-		sum.copies, sum.unbased, sum.races, sum.forgotten)
+	t.Logf("%d points were created during a run, %d of them were overlooked by a base, %d were refused", sum.latePoints,
+		sum.honoured, sum.latePointsRefused)
+	t.Logf("%d groups were copied again, %d of them with a base, %d during a run, %d because deletes were missing; %d "+
+		"deleted groups were forgotten", sum.copies, sum.unbased, sum.races, sum.overlaps, sum.forgotten)
 	if sum.groups < 20 || sum.deleted < 200 || sum.dropped < 200 || sum.refused < 300 || sum.pointReads < 300 ||
-		sum.unbased < 5 || sum.races < 5 || sum.forgotten < 5 || sum.waits < 10 || sum.lateReads < 200 {
+		sum.unbased < 5 || sum.overlaps < 5 || sum.latePoints < 10 || sum.honoured < 2 || sum.races < 5 || sum.forgotten < 5 || sum.waits < 10 || sum.lateReads < 200 {
 		t.Error("too little happened")
 	}
 }

@@ -3,6 +3,7 @@ package prune
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -30,6 +31,9 @@ type PointSpec struct {
 
 // CreatePoint creates a point. It returns an error if some group cannot be read exactly as of the point's time. It
 // returns ErrOther if a point with this name exists.
+//
+// A Run that rewrites a group meanwhile may not have seen the point. So the groups are checked again once the point
+// exists. From then on, each Run sees the point before it lists anything for deletion (honour).
 func (s *Store) CreatePoint(ctx context.Context, spec PointSpec, now time.Time) (*object.Point, error) {
 	if err := object.CheckPointName(spec.Name); err != nil {
 		return nil, err
@@ -62,8 +66,33 @@ func (s *Store) CreatePoint(ctx context.Context, spec PointSpec, now time.Time) 
 		}
 		p.Groups = append(p.Groups, object.PointGroup{Group: g.UUID, Name: g.Name, Index: index})
 	}
-	_, err = s.create(ctx, object.PointPrefix+spec.Name, p, nil)
-	return p, err
+	if _, err := s.create(ctx, object.PointPrefix+spec.Name, p, nil); err != nil {
+		return p, err
+	}
+	if err := s.checkPoint(ctx, p); err != nil {
+		err = fmt.Errorf("point %s: the archive was pruned while the point was created, and the point is not kept: choose "+
+			"another name, and a time that can still be read: %w", spec.Name, err)
+		return nil, errors.Join(err, s.createDrop(ctx, []string{object.PointPrefix + spec.Name}, now))
+	}
+	return p, nil
+}
+
+// checkPoint returns an error if a group cannot be read as of a point.
+func (s *Store) checkPoint(ctx context.Context, p *object.Point) error {
+	a, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	for _, in := range p.Groups {
+		g, err := a.Group(ctx, in.Group)
+		if err == nil {
+			err = g.Check(ctx, in.Index)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Points returns the points of an archive, ordered by time.

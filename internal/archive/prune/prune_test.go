@@ -301,6 +301,104 @@ func TestBlobsOfVersionsThatAreLeftOut(t *testing.T) {
 	}
 }
 
+// The segments of a group overlap, because deletes were added to its archive after a further copy. Once all of them are
+// older than the window, the group is rewritten like any other. While one of them is in the window, the report names the
+// group.
+func TestAGroupWithAddedDeletesIsPruned(t *testing.T) {
+	a := newAged(t)
+	a.w.Roll(a.g)
+	for range 2 {
+		a.w.Wait(60 * hour)
+		for range 20 {
+			a.g.Put(3, "three")
+		}
+		a.g.Compact(a.g.Delete(1))
+		a.g.Put(4, "four")
+	}
+	a.w.CopyMissed(a.g, 21)
+	last := a.g.Through()
+	a.pass(1)
+	a.prune(Options{}) // replaces what was there before
+	for _, dry := range []bool{true, false} {
+		r := a.prune(Options{DryRun: dry})
+		if r.Groups != 0 || len(r.Unpruned) != 1 || r.Unpruned[0].Name != "alpha" ||
+			!strings.Contains(r.Unpruned[0].Why, "overlap") {
+			t.Errorf("one of them is in the window, dry run %v: %+v", dry, r)
+		}
+	}
+	a.pass(72)
+	a.g.Put(2, "two")
+	a.w.Log(a.g)
+	if r := a.prune(Options{}); r.Groups != 1 || r.Versions < 38 || len(r.Unpruned) > 0 {
+		t.Errorf("behind the window: %+v", r)
+	}
+	m := &model{t: t, bucket: a.b, w: a.w, store: a.store}
+	m.check()
+	archive, err := a.store.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := archive.Group(t.Context(), a.g.UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, index := range []uint64{last, a.g.Through()} {
+		m.equal(t.Context(), read, a.g, index)
+	}
+}
+
+// The report names each group that cannot be rewritten, and says why.
+func TestAGroupThatCannotBePrunedIsNamed(t *testing.T) {
+	a := newAged(t)
+	late := a.w.NewGroup("late", 2)
+	late.Put(1, "one")
+	a.w.Log(late)
+	a.w.Roll(a.g) // covers the log objects so far
+	a.g.Put(2, "two")
+	lost := a.w.Log(a.g)
+	a.g.Put(2, "two again")
+	a.w.Log(a.g)
+	if err := a.b.Delete(t.Context(), a.w.Name(lost)); err != nil {
+		t.Fatal(err)
+	}
+	r := a.prune(Options{DryRun: true})
+	if len(r.Unpruned) != 2 || r.Unpruned[0].Name != "alpha" || !strings.Contains(r.Unpruned[0].Why, "missing") ||
+		r.Unpruned[1].Name != "late" || !strings.Contains(r.Unpruned[1].Why, "catalogue") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A piece says that a group was deleted, and no catalogue says so yet. The group's last entries are only in log objects,
+// which must stay.
+func TestTheLastPiecesOfADeletedGroupStay(t *testing.T) {
+	a := newAged(t)
+	b := a.w.NewGroup("beta", 2)
+	b.Put(1, "one")
+	a.w.Copy(b, 2)
+	b.Put(2, "two")
+	a.w.Log(b)
+	b.Gone = true
+	a.w.Log(b)
+	for range logsKept + 50 {
+		a.w.Log(a.g)
+	}
+	a.w.Roll(a.g)
+	a.prune(Options{})
+	a.pass(25)
+	a.prune(Options{})
+	m := &model{t: t, bucket: a.b, w: a.w, store: a.store}
+	m.check()
+	archive, err := a.store.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := archive.Group(t.Context(), b.UUID)
+	if err != nil || read.Through != 2 || read.Missing != "" {
+		t.Fatalf("%+v, %v", read, err)
+	}
+	m.equal(t.Context(), read, b, 2)
+}
+
 // A base is rewritten only when at least as much data as it holds has been added after it.
 func TestABaseIsNotRewrittenForLittle(t *testing.T) {
 	a := newAged(t)

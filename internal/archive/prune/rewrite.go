@@ -44,33 +44,46 @@ type version struct {
 }
 
 // rewrite replaces a group's oldest segments, if worthwhile. It reads them twice, and needs 32 bytes of memory for
-// each of their versions. It returns the number of versions that it left out.
+// each of their versions. It returns the number of versions that it left out. If it cannot rewrite the group, although
+// the group may have versions that nothing needs, it returns the reason.
 func (s *Store) rewrite(ctx context.Context, g *reader.Group, points []Point, window time.Time, opts *Options,
-	names map[string]bucket.Info) (left int64, err error) {
-	if _, number := g.Catalogue(); number == 0 || g.Missing != "" || g.Overlaps() {
-		return 0, nil
+	names map[string]bucket.Info) (left int64, why string, err error) {
+	switch _, number := g.Catalogue(); {
+	case number == 0:
+		return 0, "it has no catalogue yet", nil
+	case g.Missing != "":
+		return 0, "its archive is not whole: " + g.Missing, nil
 	}
 	bound, err := g.LastVersion(ctx, window.UnixNano())
 	if err != nil || bound <= g.Floor {
-		return 0, err
+		return 0, "", err
 	}
 	r := &rewriting{store: s, group: g, bound: bound, bytes: opts.segmentBytes, now: opts.Now()}
-	for _, ref := range g.Segments() {
-		if ref.Last > bound {
-			break
-		}
-		r.prefix, r.end = append(r.prefix, ref), ref.Last
+	n, crossed := g.Apart(bound)
+	r.prefix = g.Segments()[:n]
+	for _, ref := range r.prefix {
+		r.end = max(r.end, ref.Last)
 	}
-	if r.end <= g.Floor || !r.worthIt() {
-		return 0, nil
+	switch isDue := r.end > g.Floor && r.worthIt(); {
+	case !isDue && crossed:
+		return 0, "objects with deletes that were added later overlap with others, and one of them is in the window", nil
+	case !isDue:
+		return 0, "", nil
 	}
+	left, err = r.rewrite(ctx, points, opts.DryRun, names)
+	return left, "", err
+}
+
+// rewrite replaces the prefix, if versions can be left out of it or it has many segments.
+func (r *rewriting) rewrite(ctx context.Context, points []Point, dryRun bool, names map[string]bucket.Info) (left int64,
+	err error) {
 	if err := r.readable(ctx, points); err != nil {
 		return 0, err
 	}
 	if err := r.choose(ctx); err != nil || r.dropped == 0 && len(r.prefix) < mergeSegments {
 		return 0, err
 	}
-	if opts.DryRun {
+	if dryRun {
 		return r.dropped, nil
 	}
 	return r.dropped, r.write(ctx, names)

@@ -30,14 +30,23 @@ type Report struct {
 	DryRun bool `json:"dryRun,omitempty"`
 	// InUse describes a reader that uses the archive, in which case nothing more was done. It is empty if there is none.
 	InUse        string   `json:"inUse,omitempty"`
-	Groups       int      `json:"groups"`       // groups that got a new base
-	Forgotten    int      `json:"forgotten"`    // deleted groups whose whole history is no longer needed
-	Versions     int64    `json:"versions"`     // puts and deletes that the new bases leave out
-	Points       []string `json:"points"`       // points that are no longer kept
-	Listed       int64    `json:"listed"`       // objects that are now listed in a drop, and were not before
-	ListedBytes  int64    `json:"listedBytes"`  // of these
-	Deleted      int64    `json:"deleted"`      // objects that a drop had listed for more than a day
-	DeletedBytes int64    `json:"deletedBytes"` // of these
+	Groups       int      `json:"groups"`             // groups that got a new base
+	Honoured     int      `json:"honoured"`           // groups whose base was made again for a point that it had overlooked
+	Forgotten    int      `json:"forgotten"`          // deleted groups whose whole history is no longer needed
+	Versions     int64    `json:"versions"`           // puts and deletes that the new bases leave out
+	Unpruned     []Left   `json:"unpruned,omitempty"` // groups that got no new base although they may need one
+	Points       []string `json:"points"`             // points that are no longer kept
+	Listed       int64    `json:"listed"`             // objects that are now listed in a drop, and were not before
+	ListedBytes  int64    `json:"listedBytes"`        // of these
+	Deleted      int64    `json:"deleted"`            // objects that a drop had listed for more than a day
+	DeletedBytes int64    `json:"deletedBytes"`       // of these
+}
+
+// Left is a group that was left as it is.
+type Left struct {
+	Group uuid.UUID `json:"group"`
+	Name  string    `json:"name"`
+	Why   string    `json:"why"`
 }
 
 // logsKept is the number of log objects that are kept although the catalogues cover all of their pieces. They record
@@ -79,6 +88,9 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 			report.Points = append(report.Points, p.Name)
 		}
 	}
+	if err := s.honour(ctx, keep, &opts, report); err != nil {
+		return report, err
+	}
 	// This Run deletes only objects that were unnecessary even before it. The new bases make more objects unnecessary,
 	// but readers that have just listed the archive still need those.
 	f, err := s.find(ctx, useless)
@@ -96,6 +108,15 @@ func (s *Store) Run(ctx context.Context, opts Options) (*Report, error) {
 	}
 	if err := s.bases(ctx, a, keep, &opts, report); err != nil {
 		return report, err
+	}
+	// Points may have been created since this Run has read them. They are honoured before anything is listed for deletion.
+	if points, err = s.points(ctx, a, drops); err != nil {
+		return report, err
+	}
+	if !opts.DryRun { // a dry run has made no base, and has counted the earlier ones already
+		if err := s.honour(ctx, kept(points, opts.Points, now), &opts, report); err != nil {
+			return report, err
+		}
 	}
 	if f, err = s.find(ctx, useless); err != nil {
 		return report, err
@@ -126,9 +147,12 @@ func (s *Store) bases(ctx context.Context, a *reader.Archive, points []Point, op
 			report.Forgotten++
 			continue
 		}
-		left, err := s.rewrite(ctx, g, points, opts.Now().Add(-opts.Window), opts, names)
+		left, why, err := s.rewrite(ctx, g, points, opts.Now().Add(-opts.Window), opts, names)
 		if err != nil {
 			return fmt.Errorf("prune %s: %w", g, err)
+		}
+		if why != "" {
+			report.Unpruned = append(report.Unpruned, Left{Group: g.UUID, Name: g.Name, Why: why})
 		}
 		if left > 0 {
 			report.Groups++
@@ -249,7 +273,7 @@ func (f *finder) logs(a *reader.Archive, groups []*reader.Group) {
 		if number == 0 {
 			return // this group's history begins in a log object, so all log objects are needed
 		}
-		if !g.Gone {
+		if !c.Gone { // a piece alone does not say it: the pieces of the group are needed until a catalogue has them
 			through, living = min(through, c.Log), living+1
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"sheaf.dev/sheaf/internal/archive/object"
@@ -22,8 +23,8 @@ func (g *Group) readBase(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("listing %s: %w", object.BasePrefix(g.UUID), err)
 		}
-		if _, _, ok := object.ParseBaseName(info.Name); ok {
-			name, bytes = info.Name, info.Bytes
+		if _, n, ok := object.ParseBaseName(info.Name); ok && (g.below == 0 || n < g.below) {
+			name, bytes, g.based = info.Name, info.Bytes, n
 		}
 	}
 	if name == "" {
@@ -53,6 +54,7 @@ func (g *Group) apply(b *object.Base) error {
 	replaced := make(map[object.SegmentRef]bool, len(b.Replaces))
 	for _, ref := range b.Replaces {
 		if !listed[ref] {
+			g.based = 0
 			return nil
 		}
 		replaced[ref] = true
@@ -76,6 +78,16 @@ func (g *Group) Catalogue() (object.Catalogue, uint64) { return g.catalogue, g.n
 // Base returns the base that is in effect, or nil if there is none. The caller must not change it.
 func (g *Group) Base() *object.Base { return g.base }
 
+// BeforeBase returns the group as it is without the base that is in effect, and without later ones: an earlier base may be
+// in effect instead. Pruning may have deleted objects of it. It must be called only if Base is not nil.
+func (g *Group) BeforeBase(ctx context.Context) (*Group, error) {
+	before, err := g.archive.readGroup(ctx, g.UUID, g.based)
+	if err != nil {
+		return nil, fmt.Errorf("%s, before base %d: %w", g, g.based, err)
+	}
+	return before, nil
+}
+
 // Segments returns the segment objects with the group's history, in log order. Later entries are in pieces of log
 // objects.
 func (g *Group) Segments() (refs []object.SegmentRef) {
@@ -87,10 +99,23 @@ func (g *Group) Segments() (refs []object.SegmentRef) {
 	return refs
 }
 
-// WalkSegments calls visit for each entry of the first n segments, together with the entry's frame, in log order.
-// Both are valid only during the call. All bytes have been checked. If visit returns an error, the walk ends.
+// WalkSegments calls visit for each entry of the first n segments, together with the entry's frame, in log order and
+// each index once. Both are valid only during the call. All bytes have been checked. If visit returns an error, the walk
+// ends.
 func (g *Group) WalkSegments(ctx context.Context, n int, visit func(e *format.Entry, frame []byte) error) error {
-	for _, s := range g.sources[:n] {
+	sources := g.sources[:n]
+	if overlap(sources) {
+		for f, err := range g.merge(ctx, sources, 0, math.MaxUint64) {
+			if err == nil {
+				err = visit(f.Entry, f.Frame)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, s := range sources {
 		if err := s.walkFrames(ctx, g.archive.folder, visit); err != nil {
 			return fmt.Errorf("%s: %w", g, err)
 		}
@@ -99,11 +124,34 @@ func (g *Group) WalkSegments(ctx context.Context, n int, visit func(e *format.En
 }
 
 // LastVersion returns the index of the last archived put or delete that was committed at or before a time, given in
-// Unix ns. It returns 0 if there is none. The group's sources must not overlap.
-func (g *Group) LastVersion(ctx context.Context, nanos int64) (uint64, error) {
-	lo, _, err := g.boundsInOrder(ctx, nanos)
+// Unix ns. It returns 0 if there is none. If the group's sources overlap, it reads all of them.
+func (g *Group) LastVersion(ctx context.Context, nanos int64) (lo uint64, err error) {
+	if g.overlaps() {
+		lo, _, err = g.boundsOfAll(ctx, nanos)
+	} else {
+		lo, _, err = g.boundsInOrder(ctx, nanos)
+	}
 	return lo, err
 }
 
-// Overlaps reports whether several objects of the group may contain the same index.
-func (g *Group) Overlaps() bool { return g.overlaps() }
+// Apart returns how many of the group's oldest segments have only indexes up to the bound, while all other objects have
+// only greater indexes than they. The result crossed is true if there are fewer because objects overlap.
+func (g *Group) Apart(bound uint64) (n int, crossed bool) {
+	below := make([]uint64, len(g.sources)+1) // for each source, the lowest index in it and in those behind it
+	below[len(g.sources)] = math.MaxUint64
+	for i, s := range slices.Backward(g.sources) {
+		if below[i] = below[i+1]; s.Last != 0 {
+			below[i] = min(below[i], s.First)
+		}
+	}
+	last := uint64(0)
+	for i, s := range g.sources {
+		if last = max(last, s.Last); s.log != nil || last > bound {
+			break
+		}
+		if crossed = below[i+1] <= last; !crossed {
+			n = i + 1
+		}
+	}
+	return n, crossed
+}

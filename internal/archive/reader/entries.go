@@ -24,9 +24,14 @@ type Framed struct {
 // each object that contains the current index. Unlike the other methods of Group, it may be called concurrently, and
 // its results may be used concurrently. It ends after an error.
 func (g *Group) Entries(ctx context.Context, first, last uint64) iter.Seq2[Framed, error] {
+	return g.merge(ctx, g.sources, first, last)
+}
+
+// merge is Entries for some of the group's sources.
+func (g *Group) merge(ctx context.Context, sources []*source, first, last uint64) iter.Seq2[Framed, error] {
 	return func(yield func(Framed, error) bool) {
 		m := merger{ctx: ctx, folder: g.archive.folder, first: first, last: last}
-		for _, s := range g.sources {
+		for _, s := range sources {
 			if s.Last != 0 && s.Last >= first && s.First <= last {
 				m.waiting = append(m.waiting, *s) // copy the source, because a walk changes its Range
 			}

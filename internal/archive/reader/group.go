@@ -36,6 +36,8 @@ type Group struct {
 	number    uint64 // number of the catalogue; 0 if there is none
 	catalogue object.Catalogue
 	base      *object.Base // the base that is in effect, or nil
+	based     uint64       // number of the base that is in effect
+	below     uint64       // if not 0, bases with this number and with greater ones are ignored
 	sources   []*source    // in log order
 	reads     []piece      // times at which entries were read from the store, in log order
 }
@@ -51,9 +53,9 @@ func (a *Archive) Group(ctx context.Context, id uuid.UUID) (*Group, error) {
 	if g := a.groups[id]; g != nil {
 		return g, nil
 	}
-	g, err := a.readGroup(ctx, id)
+	g, err := a.readGroup(ctx, id, 0)
 	if err == nil && g.Missing != "" {
-		g, err = a.readGroup(ctx, id) // a newer catalogue may have replaced this one meanwhile
+		g, err = a.readGroup(ctx, id, 0) // a newer catalogue may have replaced this one meanwhile
 	}
 	if err != nil {
 		return nil, fmt.Errorf("group %s: %w", id, err)
@@ -62,8 +64,8 @@ func (a *Archive) Group(ctx context.Context, id uuid.UUID) (*Group, error) {
 	return g, nil
 }
 
-func (a *Archive) readGroup(ctx context.Context, id uuid.UUID) (*Group, error) {
-	g := &Group{UUID: id, archive: a}
+func (a *Archive) readGroup(ctx context.Context, id uuid.UUID, below uint64) (*Group, error) {
+	g := &Group{UUID: id, archive: a, below: below}
 	if err := g.readCatalogue(ctx); err != nil {
 		return nil, err
 	}

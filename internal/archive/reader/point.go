@@ -155,10 +155,12 @@ func (g *Group) bounds(ctx context.Context, t time.Time) (lo, hi uint64, err err
 	return lo, max(hi, lo), nil
 }
 
-// overlaps reports whether several sources may contain the same index.
-func (g *Group) overlaps() bool {
+// overlaps reports whether several objects of the group may contain the same index.
+func (g *Group) overlaps() bool { return overlap(g.sources) }
+
+func overlap(sources []*source) bool {
 	last := uint64(0)
-	for _, s := range g.sources {
+	for _, s := range sources {
 		if s.Last != 0 && s.First <= last {
 			return true
 		}

@@ -157,6 +157,13 @@ func Prune(ctx context.Context, out *cli.Output, s Source, opts PruneOptions) er
 		out.Sayf("%s the whole history of %s that had been deleted", verbs[0],
 			units.Count(int64(r.Forgotten), "group", "groups"))
 	}
+	if r.Honoured > 0 {
+		out.Sayf("kept points that were created while the archive was pruned, in %s",
+			units.Count(int64(r.Honoured), "group", "groups"))
+	}
+	for _, g := range r.Unpruned {
+		out.Sayf("group %s (%s) is left as it is: %s", g.Name, g.Group, g.Why)
+	}
 	return out.Print(r, "%s %s in %s\n%s %s, %s, for deletion a day later\n%s %s, %s\n",
 		verbs[0], units.Count(r.Versions, "version", "versions"), units.Count(int64(r.Groups), "group", "groups"),
 		verbs[1], units.Count(r.Listed, "object", "objects"), cli.FormatBytes(r.ListedBytes),

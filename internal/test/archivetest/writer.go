@@ -4,8 +4,10 @@ package archivetest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -164,6 +166,27 @@ func (w *Writer) CopyAgain(g *Group, floor uint64, entriesMax int) {
 	}
 	g.Floor, g.Holes, g.newHoles, g.refs = floor, nil, nil, nil
 	w.Copy(g, entriesMax)
+}
+
+// CopyMissed archives the entries that are not archived yet, as an archiver does if the store has dropped deletes: the
+// missed deletes are in a segment of their own, which overlaps with the others, and in a hole. The last entry must not be
+// such a delete.
+func (w *Writer) CopyMissed(g *Group, entriesMax int) {
+	w.t.Helper()
+	entries := g.kept(g.archived+1, g.through())
+	var deletes []format.Entry
+	for _, e := range g.history[g.archived:] {
+		if e.Kind == format.KindDelete && g.dropped[e.Index] {
+			deletes = append(deletes, e)
+			delete(g.dropped, e.Index)
+		}
+	}
+	w.segments(g, object.MadeByCopy, entries, entriesMax)
+	w.segments(g, object.MadeByCopy, deletes, entriesMax)
+	slices.SortStableFunc(g.refs, func(a, b object.SegmentRef) int { return cmp.Compare(a.First, b.First) })
+	g.Holes = append(g.Holes, object.Hole{From: g.archived + 1, To: deletes[len(deletes)-1].Index + 1})
+	g.archived, g.logged = g.through(), w.number
+	w.catalogue(g)
 }
 
 // Roll writes the entries of all pieces since the last Roll of the group into one segment, and then writes a
