@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
-// Archiver keeps the archive of one store. Only the goroutine that calls Run uses its fields, except board, copies
-// and names, which other goroutines use as well.
+// Archiver keeps the archive of one store. Only the goroutine that calls Run uses its fields, except board, begun,
+// copies and names, which other goroutines use as well.
 type Archiver struct {
 	opts    Options
 	limits  limits
@@ -29,6 +29,7 @@ type Archiver struct {
 	cache    cache                                // bodies of small log objects, kept until their pieces become segments
 	pending  int64                                // size in bytes of the new entries in memory, for all groups together
 	names    atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
+	begun    chan struct{}                        // closed when start has returned
 }
 
 // New returns an archiver. It does nothing until Run is called.
@@ -41,7 +42,7 @@ func New(opts Options) (*Archiver, error) {
 
 func newArchiver(opts Options, limits limits) *Archiver {
 	a := &Archiver{opts: opts, limits: limits, groups: make(map[uuid.UUID]*group), damaged: make(map[uuid.UUID]uint64),
-		unlisted: make(map[uuid.UUID]bool)}
+		unlisted: make(map[uuid.UUID]bool), begun: make(chan struct{})}
 	a.cache.bytesMax = limits.cacheBytes
 	a.objects = &objects{
 		bucket: bucket.Under(opts.Bucket, opts.Store.String()), store: opts.Store, key: opts.Key, keys: opts.Keys,
@@ -72,6 +73,7 @@ func (a *Archiver) Run(ctx context.Context) error {
 	if err := a.start(ctx); err != nil {
 		return err
 	}
+	close(a.begun)
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {

@@ -1,0 +1,314 @@
+package upkeep
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/prune"
+	"sheaf.dev/sheaf/internal/base/schedule"
+	"sheaf.dev/sheaf/internal/test/archivetest"
+)
+
+// clocked is a bucket whose objects have times of the test's clock.
+type clocked struct {
+	*archivetest.Memory
+	mu      sync.Mutex
+	created map[string]time.Time
+	deleted int
+	onWrite func(name string) error // called before each Create and Delete
+}
+
+func (c *clocked) write(name string) error {
+	c.mu.Lock()
+	f := c.onWrite
+	c.mu.Unlock()
+	if f != nil {
+		return f(name)
+	}
+	return nil
+}
+
+func (c *clocked) on(write func(name string) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onWrite = write
+}
+
+func (c *clocked) Create(ctx context.Context, name string, size int64, content io.Reader) error {
+	if err := c.write(name); err != nil {
+		return err
+	}
+	if err := c.Memory.Create(ctx, name, size, content); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.created[name] = time.Now()
+	return nil
+}
+
+func (c *clocked) List(ctx context.Context, prefix, after string) iter.Seq2[bucket.Info, error] {
+	return func(yield func(bucket.Info, error) bool) {
+		for info, err := range c.Memory.List(ctx, prefix, after) {
+			c.mu.Lock()
+			info.Created = c.created[info.Name]
+			c.mu.Unlock()
+			if !yield(info, err) {
+				return
+			}
+		}
+	}
+}
+
+func (c *clocked) Delete(ctx context.Context, name string) error {
+	if err := c.write(name); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.deleted++
+	c.mu.Unlock()
+	return c.Memory.Delete(ctx, name)
+}
+
+// scene is an archive in virtual time, in which one group is written every hour, and an Upkeep of it.
+type scene struct {
+	*testing.T
+	bucket  *clocked
+	writer  *archivetest.Writer
+	group   *archivetest.Group
+	archive *prune.Store
+	upkeep  *Upkeep
+	opts    Options
+	owns    error // what the owner says
+	stop    func()
+}
+
+func inScene(t *testing.T, opts Options, play func(s *scene)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(archivetest.Begin))
+		s := &scene{T: t, bucket: &clocked{Memory: archivetest.NewMemory(), created: map[string]time.Time{}}, opts: opts}
+		s.writer = archivetest.New(t, s.bucket, archivetest.SampleStore, object.Key{})
+		s.group = s.writer.NewGroup("alpha", 1)
+		s.group.Put(1, "data")
+		s.writer.Copy(s.group, 4)
+		s.archive = &prune.Store{Bucket: s.bucket, UUID: archivetest.SampleStore}
+		s.stop = func() {}
+		play(s)
+		s.stop()
+	})
+}
+
+// start starts a process that runs an Upkeep, and ends the one before.
+func (s *scene) start() {
+	s.stop()
+	s.upkeep = New(s.opts)
+	s.run()
+}
+
+// run starts the next archiver of the process.
+func (s *scene) run() {
+	ctx, cancel := context.WithCancel(s.Context())
+	ended := make(chan struct{})
+	u := s.upkeep
+	go func() {
+		defer close(ended)
+		u.Run(ctx, s.archive, func(context.Context) error { return s.owns })
+	}()
+	s.stop = func() {
+		cancel()
+		<-ended
+	}
+	synctest.Wait()
+}
+
+// pass lets the archiver work for some time.
+func (s *scene) pass(d time.Duration) {
+	for until := time.Now().Add(d); time.Now().Before(until); {
+		time.Sleep(min(time.Hour, time.Until(until)))
+		s.writer.Wait(int64(time.Since(s.writer.Now()) / time.Second))
+		s.group.Put(1, "data")
+		s.writer.Log(s.group)
+		synctest.Wait()
+	}
+}
+
+// points returns the names of the points that count.
+func (s *scene) points() (names []string) {
+	s.Helper()
+	points, err := s.archive.Points(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, p := range points {
+		if !p.Dropped {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+func (s *scene) want(what string, names ...string) {
+	s.Helper()
+	if got := s.points(); !slices.Equal(got, names) {
+		s.Errorf("%s: points %q, want %q", what, got, names)
+	}
+}
+
+func daily(t *testing.T) *schedule.Schedule {
+	s, err := schedule.Parse("0 3 * * *")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const day = 24 * time.Hour
+
+// The archive begins on November 1 at 12:00. A process that was down makes the point that it missed at once, and only
+// one. A process that starts again makes no further point.
+func TestPointsFollowTheSchedule(t *testing.T) {
+	inScene(t, Options{Schedule: daily(t)}, func(s *scene) {
+		s.start()
+		s.pass(14*time.Hour + 59*time.Minute)
+		s.want("before 3:00")
+		if st := s.upkeep.Status(); !st.Known || st.Points != 0 || !st.NextPoint.Equal(archivetest.Begin.Add(15*time.Hour)) {
+			s.Errorf("%+v", st)
+		}
+		s.pass(2 * day)
+		s.want("two days", "auto-20261102-030000", "auto-20261103-030000")
+		s.stop()
+		s.run()
+		s.start()
+		s.pass(time.Hour)
+		all := []string{"auto-20261102-030000", "auto-20261103-030000", "auto-20261104-030000"}
+		s.want("restarts", all...)
+		s.stop()
+		s.pass(5*day + 6*time.Hour)
+		s.start()
+		all = append(all, "auto-20261109-095900")
+		s.want("five days later", all...)
+		s.pass(day)
+		all = append(all, "auto-20261110-030000")
+		s.want("one day after that", all...)
+		st := s.upkeep.Status()
+		if st.Points != 5 || st.NewestPoint != all[4] || time.Since(st.NewestTime) > 8*time.Hour || len(st.Errors) != 0 ||
+			st.NextPoint.Sub(time.Now()) > day || !st.LastPrune.IsZero() || st.Deleted != 0 {
+			s.Errorf("%+v", st)
+		}
+	})
+}
+
+// Pruning keeps the newest points of the schedule, and all that were made by hand. What it lists, the next prune
+// deletes.
+func TestTheArchiveIsPruned(t *testing.T) {
+	inScene(t, Options{Schedule: daily(t), Prune: true, Window: day, Points: 2}, func(s *scene) {
+		if _, err := s.archive.CreatePoint(s.Context(), prune.PointSpec{Name: "mine", Made: object.MadeByHand,
+			Time: time.Now()}, time.Now()); err != nil {
+			s.Fatal(err)
+		}
+		s.start()
+		s.pass(10 * time.Minute)
+		if st := s.upkeep.Status(); !st.LastPrune.IsZero() {
+			s.Errorf("it pruned at once: %+v", st)
+		}
+		s.pass(5 * day)
+		s.writer.Roll(s.group)
+		s.pass(3 * day)
+		st := s.upkeep.Status()
+		if time.Since(st.LastPrune) > 2*day || st.Deleted == 0 || int64(s.bucket.deleted) < st.Deleted ||
+			st.DeletedBytes == 0 || len(st.Errors) != 0 || st.Points != len(s.points()) {
+			s.Errorf("%+v, %d deleted", st, s.bucket.deleted)
+		}
+		// A point is made after the last prune, so there may be one more than are kept.
+		if got := s.points(); len(got) < 3 || len(got) > 4 || got[0] != "mine" || got[len(got)-1] != "auto-20261109-030000" {
+			s.Errorf("points %q", got)
+		}
+		err := s.archive.Use(s.Context(), "a test", func(string) {}, func(context.Context) error {
+			s.pass(2 * day)
+			return nil
+		})
+		if st := s.upkeep.Status(); err != nil || !strings.Contains(st.Waits, "a test") || st.PruneError != "" {
+			s.Errorf("%v, %+v", err, st)
+		}
+		s.pass(day)
+		if st := s.upkeep.Status(); st.Waits != "" || time.Since(st.LastPrune) > day {
+			s.Errorf("%+v", st)
+		}
+	})
+}
+
+// A process that does not own the archive any more neither makes points nor prunes, not even if it was in the middle of
+// a prune when another one took over.
+func TestOnlyTheOwnerChangesTheArchive(t *testing.T) {
+	inScene(t, Options{Schedule: daily(t), Prune: true, Window: day, Points: 1}, func(s *scene) {
+		s.start()
+		s.pass(4 * day)
+		other := errors.New("another archiver has taken over")
+		var foreign []string
+		s.bucket.on(func(name string) error {
+			switch {
+			case strings.Contains(name, "/log/"):
+			case s.owns != nil:
+				foreign = append(foreign, name)
+			case strings.Contains(name, "/drop/"):
+				s.owns = other
+				time.Sleep(time.Hour) // the process is paused
+			}
+			return nil
+		})
+		s.pass(4 * day)
+		if s.owns == nil || len(foreign) > 0 {
+			s.Errorf("%v, it changed %q", s.owns, foreign)
+		}
+		before := s.points()
+		st := s.upkeep.Status()
+		if !strings.Contains(st.PointError, other.Error()) || !strings.Contains(st.PruneError, other.Error()) ||
+			st.Errors[JobPoint] == 0 || st.Errors[JobPrune] == 0 || st.PointErrorAt.IsZero() || st.PruneErrorAt.IsZero() {
+			s.Errorf("%+v", st)
+		}
+		s.bucket.on(nil)
+		s.owns = nil
+		s.pass(2 * time.Hour)
+		st = s.upkeep.Status()
+		if st.PointError != "" || st.PruneError != "" || len(s.points()) == 0 || slices.Equal(s.points(), before) {
+			s.Errorf("%+v, points %q", st, s.points())
+		}
+	})
+}
+
+// While the bucket fails, the point is tried again, less and less often. Then there is one point.
+func TestAPointIsTriedAgain(t *testing.T) {
+	inScene(t, Options{Schedule: daily(t)}, func(s *scene) {
+		s.start()
+		tries := 0
+		s.bucket.on(func(name string) error {
+			if strings.Contains(name, "/points/") {
+				tries++
+				return errors.New("503 slow down")
+			}
+			return nil
+		})
+		s.pass(15*time.Hour + 12*time.Hour)
+		st := s.upkeep.Status()
+		if !strings.Contains(st.PointError, "503") || st.Errors[JobPoint] < 10 || st.Errors[JobPoint] > 40 ||
+			tries != 3*int(st.Errors[JobPoint]) {
+			s.Errorf("%d tries, %+v", tries, st)
+		}
+		s.bucket.on(nil)
+		s.pass(2 * time.Hour)
+		if st := s.upkeep.Status(); len(s.points()) != 1 || st.PointError != "" || st.Points != 1 {
+			s.Errorf("%q, %+v", s.points(), st)
+		}
+	})
+}
