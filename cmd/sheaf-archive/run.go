@@ -25,6 +25,7 @@ import (
 	"sheaf.dev/sheaf/cmd/sheaf-archive/cloud"
 	"sheaf.dev/sheaf/internal/archive/archiver"
 	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/prune"
 	"sheaf.dev/sheaf/internal/archive/remote"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/security/certs"
@@ -40,6 +41,7 @@ type runFlags struct {
 	server, tlsDir, name, http, logFormat string
 	interval                              time.Duration
 	stay                                  bool
+	upkeep                                upkeepFlags
 }
 
 func runCommand(a *app) *cobra.Command {
@@ -52,7 +54,10 @@ It keeps no state of its own: a new process finds in the bucket how far each gro
 process for each store and URL. If a second one is started, the first one stops and says so.
 
 Shards keep the history that is not archived yet, up to a part of their volumes (sheaf shard
---archive-hold-max).`,
+--archive-hold-max).
+
+With --points-schedule, the process also makes points (see point), and with --prune it prunes the archive once
+a day, as prune does. Neither stops or delays it: errors are reported at --http, and tried again.`,
 		Example: "  sheaf-archive run file:///mnt/backups/quotes --server 127.0.0.1:7600\n" +
 			"  sheaf-archive run 's3://backups/quotes?region=eu-central-1' --server quotes-gateway:7600 --tls-dir archive",
 		Args: cobra.ExactArgs(1),
@@ -79,6 +84,7 @@ Shards keep the history that is not archived yet, up to a part of their volumes 
 			"taken over, only say so")
 	flags.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	cli.Complete(cmd, "log-format", "text", "json")
+	f.upkeep.add(flags)
 	return cmd
 }
 
@@ -131,6 +137,9 @@ func (f *runFlags) run(ctx context.Context, a *app, url string) (err error) {
 		defer source.Close()
 	}
 	p := newProcess(version, f.interval)
+	if p.upkeep, err = f.upkeep.open(log); err != nil {
+		return err
+	}
 	stopHTTP, err := serveHTTP(ctx, f.http, func(metrics *prometheus.Registry) http.Handler { return pages(p, metrics) },
 		source, log)
 	if err != nil {
@@ -192,6 +201,7 @@ func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, so
 	log.Info("the archiver begins", "store", store.UUID, "routing", store.Routing)
 	p.begin(store.UUID, a)
 	defer p.end()
+	defer keepUp(ctx, p.upkeep, &prune.Store{Bucket: b, UUID: store.UUID}, a)()
 	if err := a.Run(ctx); ctx.Err() == nil {
 		return fmt.Errorf("the archiver stopped: %w", err)
 	}

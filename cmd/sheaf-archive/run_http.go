@@ -99,6 +99,7 @@ func (s series) Describe(to chan<- *prometheus.Desc) {
 		descHoles, descGroups, descWaiting, descPending, descState} {
 		to <- d
 	}
+	describeUpkeep(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -132,5 +133,8 @@ func (s series) Collect(to chan<- prometheus.Metric) {
 			is = 1
 		}
 		send(descState, prometheus.GaugeValue, is, string(state))
+	}
+	if r.Upkeep != nil {
+		collectUpkeep(r.Upkeep, send)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/archive/archiver"
 	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/upkeep"
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
@@ -30,6 +31,7 @@ const worked = time.Minute
 type process struct {
 	version  string
 	interval time.Duration
+	upkeep   *upkeep.Upkeep // nil if the process makes no points and does not prune
 
 	mu       sync.Mutex
 	archiver *archiver.Archiver // the archiver of the current attempt; nil if there is none
@@ -173,6 +175,9 @@ func (p *process) report() archiving.Report {
 		r.ArchivedThrough, r.LagSeconds = new(p.through), &lag
 	}
 	r.Trouble = p.troubled(&s)
+	if p.upkeep != nil {
+		r.Upkeep = upkeepReport(p.upkeep)
+	}
 	return r
 }
 

@@ -64,6 +64,9 @@ func New(opts Options) *Upkeep {
 	return &Upkeep{opts: opts}
 }
 
+// Options returns the options that New was given.
+func (u *Upkeep) Options() Options { return u.opts }
+
 // Status returns what was done so far. It is safe for concurrent use.
 func (u *Upkeep) Status() Status { return u.board.read() }
 

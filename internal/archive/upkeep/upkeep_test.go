@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -97,6 +98,7 @@ func inScene(t *testing.T, opts Options, play func(s *scene)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(archivetest.Begin))
+		opts.Log = slog.New(slog.DiscardHandler)
 		s := &scene{T: t, bucket: &clocked{Memory: archivetest.NewMemory(), created: map[string]time.Time{}}, opts: opts}
 		s.writer = archivetest.New(t, s.bucket, archivetest.SampleStore, object.Key{})
 		s.group = s.writer.NewGroup("alpha", 1)

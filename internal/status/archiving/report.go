@@ -77,6 +77,9 @@ type Report struct {
 
 	// Trouble describes what keeps the archiver from making progress. It is nil if the archiver knows of nothing.
 	Trouble *Trouble `json:"trouble,omitempty"`
+
+	// Upkeep describes the points and the pruning. It is nil if the archiver was told to do neither.
+	Upkeep *Upkeep `json:"upkeep,omitempty"`
 }
 
 // patience is how far behind an archive with a short interval may be and still count as current (see Allowed).
