@@ -179,6 +179,15 @@ type Restore struct {
 	// up their restore, and then begin empty. By default, such a restore does not begin.
 	// +optional
 	Partly bool `json:"partly,omitempty"`
+	// First names groups that each shard restores before its other groups, in this order. With routing Hash, the names
+	// are the numbers from 0 to groups.count - 1. A name that no group of the archive has, and a group that cannot be
+	// restored at the moment, hold up no other group.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_-][a-zA-Z0-9._-]*$`
+	First []string `json:"first,omitempty"`
 }
 
 // RoutingMode says how a record's group is chosen.

@@ -34,6 +34,7 @@ type gatewayFlags struct {
 	shards  int
 	restore string // HOST:PORT of the source; empty: no restore
 	partly  bool
+	first   []string
 	uid     uuidFlag
 	given   func(flag string) bool // reports whether the command line sets a flag
 }
@@ -76,6 +77,8 @@ GROUP_LOADING until a shard has fetched it from there. Only the first start need
 		"with --create: make the store from the archive that sheaf-archive source serves at this HOST:PORT")
 	flags.BoolVar(&f.partly, "restore-partly", false,
 		"with --restore: also begin if some groups cannot be restored; these wait until their restore is given up")
+	flags.StringSliceVar(&f.first, "restore-first", nil,
+		"with --restore: groups that each shard fetches before its others, in this order, at most 100: NAME,NAME")
 	f.service.add(cmd)
 	cli.Complete(cmd, "routing", "hash", "named")
 	return cmd

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,11 +32,13 @@ func asksSource(own *certs.Source) func(ctx context.Context, address string) (li
 	return func(ctx context.Context, address string) (listing.List, error) { return listing.Ask(ctx, address, by) }
 }
 
-// checkRestore checks the flags --restore and --restore-partly.
+// checkRestore checks the flags --restore, --restore-partly and --restore-first.
 func (f *gatewayFlags) checkRestore() error {
 	switch {
 	case f.restore == "" && f.partly:
 		return cli.Usagef("--restore-partly goes with --restore")
+	case f.restore == "" && len(f.first) > 0:
+		return cli.Usagef("--restore-first goes with --restore")
 	case f.restore == "":
 		return nil
 	case !f.create:
@@ -103,7 +107,10 @@ func (f *gatewayFlags) restoreMeta(list *listing.List) (placement.Meta, error) {
 		StoreUUID: list.Store, Routing: list.Routing, Copies: f.copies, ShardsMin: f.shards,
 		CreatedUTC: time.Now().UTC().Format(time.RFC3339),
 		Restore: &placement.Restore{Source: f.restore, Listing: true, At: list.At.UTC().Format(time.RFC3339Nano),
-			Partly: f.partly},
+			Partly: f.partly, First: f.first},
+	}
+	if err := cmp.Or(meta.Validate(), list.HasAll(f.first)); err != nil {
+		return placement.Meta{}, cli.Usagef("%w", err)
 	}
 	if err := list.Fits(meta); err != nil {
 		return placement.Meta{}, fmt.Errorf("%w. Nothing was created. --restore-partly restores the others: those groups "+
@@ -119,6 +126,10 @@ func (f *gatewayFlags) sameRestore(ctx context.Context, store *registry.Store, m
 	ask func(ctx context.Context, address string) (listing.List, error), logger *slog.Logger) error {
 	if meta.Restore == nil || f.uid != (uuidFlag{}) && uuid.UUID(f.uid) != meta.StoreUUID {
 		return f.otherStore(meta)
+	}
+	if now := meta.Restore.First; len(f.first) > 0 && !slices.Equal(f.first, now) {
+		return fmt.Errorf("--restore-first %s: the restore of store %s began with %q, and goes on with that: leave the flag "+
+			"out", strings.Join(f.first, ","), meta.StoreUUID, strings.Join(now, ","))
 	}
 	if err := f.sameStore(meta); err != nil || !meta.Restore.Listing && meta.Restore.Source == f.restore {
 		return err

@@ -42,6 +42,7 @@ func TestAGatewayCreatesAStoreFromAnArchive(t *testing.T) {
 	later.Restore = &placement.Restore{Source: "source:1", Listing: true, At: "2026-11-02T12:00:00Z"}
 	away := errors.New("the source is away")
 	partly := func(f *gatewayFlags) { f.partly = true }
+	first := func(names ...string) func(f *gatewayFlags) { return func(f *gatewayFlags) { f.first = names } }
 	moved := func(f *gatewayFlags) { f.restore = "source:2" }
 	for name, c := range map[string]struct {
 		there  *placement.Meta
@@ -52,10 +53,14 @@ func TestAGatewayCreatesAStoreFromAnArchive(t *testing.T) {
 		fails  string
 		source string // in meta afterwards; empty: etcd is as it was before
 	}{
-		"an empty etcd":                     {list: list, source: "source:1"},
-		"the source is away":                {list: list, asked: away, fails: "is away"},
-		"a group is lost":                   {list: restoreList(true), fails: "group 1: its segment is missing"},
-		"a group is lost, and that is fine": {list: restoreList(true), change: partly, source: "source:1"},
+		"an empty etcd":                         {list: list, source: "source:1"},
+		"the source is away":                    {list: list, asked: away, fails: "is away"},
+		"a group is lost":                       {list: restoreList(true), fails: "group 1: its segment is missing"},
+		"a group is lost, and that is fine":     {list: restoreList(true), change: partly, source: "source:1"},
+		"a group comes first":                   {list: list, change: first("1", "0"), source: "source:1"},
+		"a group comes first that is not there": {list: list, change: first("2"), fails: "group 2 is to be restored first"},
+		"a group comes first twice":             {list: list, change: first("1", "1"), fails: "is there twice"},
+		"begun, and now a group comes first":    {there: &begun, list: list, change: first("1"), fails: "leave the flag out"},
 		"other groups": {list: list, flags: "groups", change: func(f *gatewayFlags) { f.groups = 3 },
 			fails: "--groups 3"},
 		"another routing": {list: list, flags: "routing", change: func(f *gatewayFlags) { f.routing = "named" },

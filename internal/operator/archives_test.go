@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -69,12 +70,12 @@ func TestARestoredStoreBeginsWithoutItsGroups(t *testing.T) {
 	if meta, err := metaOf(store, 3); err != nil || meta.Restore != nil {
 		t.Errorf("a store without a restore: %+v, %v", meta, err)
 	}
-	store.Spec.Restore = &v1alpha1.Restore{Partly: true}
+	store.Spec.Restore = &v1alpha1.Restore{Partly: true, First: []string{"7", "0"}}
 	store.Status.Restore = &v1alpha1.RestoreStatus{Time: "2026-11-01T12:00:00.5Z"}
 	meta, err := metaOf(store, 3)
 	want := placement.Restore{Source: "quotes-restore.prod.svc:7640", Listing: true, At: "2026-11-01T12:00:00.5Z",
-		Partly: true}
-	if err != nil || meta.Restore == nil || *meta.Restore != want || meta.StoreUUID.String() != store.Status.StoreUID {
+		Partly: true, First: []string{"7", "0"}}
+	if err != nil || meta.Restore == nil || !reflect.DeepEqual(*meta.Restore, want) || meta.StoreUUID.String() != store.Status.StoreUID {
 		t.Errorf("%+v, %v", meta, err)
 	}
 }

@@ -3,6 +3,7 @@ package placement
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -32,7 +33,7 @@ func TestEarlierVersionsRefuseARestoredStore(t *testing.T) {
 				t.Errorf("%s: an earlier version says %v", b, err)
 			}
 			var again Meta
-			if err := json.Unmarshal(b, &again); err != nil || again.Routing != m.Routing || *again.Restore != *m.Restore {
+			if err := json.Unmarshal(b, &again); err != nil || again.Routing != m.Routing || !reflect.DeepEqual(again.Restore, m.Restore) {
 				t.Errorf("%s: %+v, %v", b, again, err)
 			}
 			if err := again.Validate(); err != nil {
@@ -87,6 +88,30 @@ func TestAKeyOfANewerVersionIsNotToBeDeleted(t *testing.T) {
 	for newer, says := range map[bool]string{true: "do not change or delete the key", false: "or delete it"} {
 		if got := (Unusable{Key: "/sheaf/s/meta", Why: "why", Newer: newer}).String(); !strings.Contains(got, says) {
 			t.Errorf("%t: %s", newer, got)
+		}
+	}
+}
+
+// The groups that a restore brings first have valid names, and are few.
+func TestGroupsThatComeFirstAreChecked(t *testing.T) {
+	many := make([]string, FirstMax+1)
+	for i := range many {
+		many[i] = GroupName(i)
+	}
+	for name, c := range map[string]struct {
+		first []string
+		says  string
+	}{
+		"none":  {nil, ""},
+		"some":  {many[:FirstMax], ""},
+		"many":  {many, "at most 100"},
+		"twice": {[]string{"a", "b", "a"}, "a is there twice"},
+		"wrong": {[]string{"a/b"}, "use only"},
+	} {
+		r := &Restore{Source: "source:1", First: c.first}
+		if err := r.validate(); (err == nil) != (c.says == "") ||
+			err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,7 +43,13 @@ type Restore struct {
 	// Partly allows a restore in which some groups cannot be restored. These groups wait until a person gives up their
 	// restore.
 	Partly bool `json:"partly,omitempty"`
+	// First names groups, at most FirstMax. Each shard installs those of them that it has to install before its other
+	// groups, in this order. A group that cannot be installed at the moment does not delay the others.
+	First []string `json:"first,omitempty"`
 }
+
+// FirstMax is the maximum length of Restore.First.
+const FirstMax = 100
 
 // validate returns an error that describes what is wrong with the restore and how to correct it, or nil. The receiver
 // may be nil.
@@ -55,6 +62,17 @@ func (r *Restore) validate() error {
 	}
 	if _, err := time.Parse(time.RFC3339Nano, r.At); r.At != "" && err != nil {
 		return fmt.Errorf("the time of the restore: %w", err)
+	}
+	if len(r.First) > FirstMax {
+		return fmt.Errorf("the restore names %d groups that come first: give at most %d", len(r.First), FirstMax)
+	}
+	for i, name := range r.First {
+		if err := ValidateGroupName(name); err != nil {
+			return fmt.Errorf("the groups of the restore that come first: %w", err)
+		}
+		if slices.Contains(r.First[:i], name) {
+			return fmt.Errorf("the groups of the restore that come first: %s is there twice", name)
+		}
 	}
 	return nil
 }

@@ -55,6 +55,7 @@ type installer struct {
 
 	slots    chan struct{} // bounds the installs in progress
 	turn     chan struct{} // bounds the installs from the source of a restore, which serves one at a time
+	tried    sync.Map      // UUIDs of the groups that had a turn
 	founding atomic.Int64  // number of founders that are being installed, or wait for their turn
 	tookOver atomic.Uint64 // number of replicas that were installed
 }

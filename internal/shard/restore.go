@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/problems"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 )
@@ -94,9 +95,17 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 // the founder loses its turn after the given number of attempts, because other groups may be readable. inTurn returns
 // the address of the source.
 func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts int) (from string, err error) {
+	for i.isBehind(g) {
+		if !backoff.Sleep(ctx, firstPause) {
+			return "", ctx.Err()
+		}
+	}
 	select {
 	case i.turn <- struct{}{}:
-		defer func() { <-i.turn }()
+		defer func() {
+			i.tried.Store(g.UUID, true)
+			<-i.turn
+		}()
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
@@ -123,6 +132,32 @@ func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts in
 			return from, ctx.Err()
 		}
 	}
+}
+
+// firstPause is the pause between two looks at whether groups that come first have had their turn.
+const firstPause = time.Second
+
+// isBehind reports whether groups that come before this one, according to Restore.First, wait for their first turn on
+// this shard. A group that had its turn and was not installed does not hold up others, because only the archive knows
+// when it can be read.
+func (i *installer) isBehind(g *replicas.Replica) bool {
+	view := i.replicas.View()
+	if view.Meta.Restore == nil {
+		return false
+	}
+	for _, name := range view.Meta.Restore.First {
+		if name == g.Name {
+			return false
+		}
+		first := i.replicas.Find(view.Groups[name].UUID)
+		if first == nil || first.State().Phase != member.Joining || !i.isFounding(first) {
+			continue
+		}
+		if _, tried := i.tried.Load(first.UUID); !tried {
+			return true
+		}
+	}
+	return false
 }
 
 // isFounding reports whether this shard must install the group from the source of the restore, according to etcd.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,6 +44,7 @@ type archiveSource struct {
 	store   uuid.UUID // new store
 	at      time.Time
 	limiter *byterate.Limiter
+	log     slog.Handler // of the source; nil for none
 
 	server *grpc.Server
 }
@@ -55,8 +57,11 @@ func (s *archiveSource) start() *restore.Restore {
 	must(s.t, err)
 	r, err := restore.New(s.t.Context(), a, s.store, s.at)
 	must(s.t, err)
-	s.server = restoresource.NewServer(restoresource.Options{Restore: r, Limiter: s.limiter,
-		Logger: slog.New(slog.DiscardHandler)}, nil)
+	log := s.log
+	if log == nil {
+		log = slog.DiscardHandler
+	}
+	s.server = restoresource.NewServer(restoresource.Options{Restore: r, Limiter: s.limiter, Logger: slog.New(log)}, nil)
 	l, err := s.t.network.Listen(s.t.Context(), s.address)
 	must(s.t, err)
 	go func(server *grpc.Server, l net.Listener) { _ = server.Serve(l) }(s.server, l)
@@ -751,6 +756,67 @@ func TestAGroupIsGivenUpWhileItsShardIsDown(t *testing.T) {
 	}
 }
 
+// receivedGroups is the log of a source. It notes the groups that shards have received, in order.
+type receivedGroups struct {
+	slog.Handler
+	mu  *sync.Mutex
+	all *[]string // UUIDs
+	of  string
+}
+
+func (h receivedGroups) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, a := range attrs {
+		if a.Key == "group" {
+			h.of = a.Value.String()
+		}
+	}
+	return h
+}
+
+func (receivedGroups) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h receivedGroups) Handle(_ context.Context, record slog.Record) error {
+	if record.Message == "a shard has received a group" {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		*h.all = append(*h.all, h.of)
+	}
+	return nil
+}
+
+// A shard installs the groups that come first before its others, in the order that the restore gives.
+func TestGroupsThatComeFirstAreRestoredFirst(t *testing.T) {
+	t.Parallel()
+	for _, first := range [][]string{{"alpha"}, {"beta"}, {"delta"}, {"delta", "alpha"}, {"alpha", "beta"},
+		{"gone", "beta", "delta", "alpha"}, {"alpha", "delta", "beta"}} {
+		inBubble(t, func(t *bubble) {
+			r := newRestored(t)
+			log := receivedGroups{Handler: slog.DiscardHandler, mu: &sync.Mutex{}, all: &[]string{}}
+			r.source.log = log
+			r.source.start()
+			r.registry.change(func(v *placement.View) {
+				v.Meta.Restore = &placement.Restore{Source: r.source.address, First: first}
+			})
+			r.begin("a", func(c *Config) { c.Logger = slog.New(slog.DiscardHandler) })
+			for name := range r.groups {
+				r.reported(name, "a")
+			}
+			var got []string
+			for _, id := range *log.all {
+				for name, g := range r.registry.now().Groups {
+					if g.UUID.String() == id {
+						got = append(got, name)
+					}
+				}
+			}
+			want := slices.DeleteFunc(slices.Clone(first), func(name string) bool { return r.groups[name] == nil })
+			if len(got) != len(r.groups) || !slices.Equal(got[:len(want)], want) {
+				t.Errorf("first are %q, and the order is %q", first, got)
+			}
+		})
+	}
+}
+
 // The bucket was away for an hour. When it answers again, every group is restored within a minute, both if it did not
 // answer at all, and if it refused the objects of all groups. Meanwhile, the problem is named, and a bucket that is
 // away is asked by one group of the shard at a time.
@@ -820,6 +886,7 @@ func TestAGroupThatCannotBeReadLetsOthersGoFirst(t *testing.T) {
 		r.aimAll()
 		a := r.begin("a", nil)
 		r.registry.change(func(v *placement.View) {
+			v.Meta.Restore = &placement.Restore{Source: r.source.address, First: []string{"alpha"}}
 			v.Targets["alpha"] = placement.Target{Group: "alpha", Shards: []string{"a"}, Revision: int64(v.Epoch)}
 		})
 		r.eventually("alpha has its turn", func() bool { return denied.Load() > 0 })

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -122,4 +124,17 @@ func (l *List) Fits(meta placement.Meta) error {
 		return nil
 	}
 	return l.Whole()
+}
+
+// HasAll returns an error that names the first of the given groups that is not in the list.
+func (l *List) HasAll(groups []string) error {
+	for _, name := range groups {
+		if _, found := slices.BinarySearchFunc(l.Groups, name, func(g Group, name string) int {
+			return strings.Compare(g.Name, name)
+		}); !found {
+			return fmt.Errorf("group %s is to be restored first, and the archive does not have it as of %s: give the names of "+
+				"groups that sheaf-archive source --dry-run shows", name, l.At.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return nil
 }

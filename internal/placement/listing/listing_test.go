@@ -175,6 +175,10 @@ func TestGroupsOfAListWait(t *testing.T) {
 	}
 	meta.Restore.Partly = true
 	must.OK(t, l.Fits(meta))
+	must.OK(t, l.HasAll([]string{"11", "0", "3"}))
+	if err := l.HasAll([]string{"0", "12"}); err == nil || !strings.Contains(err.Error(), "group 12 is to be restored") {
+		t.Errorf("a group that is not there comes first: %v", err)
+	}
 	for what, change := range map[string]func(*placement.Meta){
 		"store":   func(m *placement.Meta) { m.StoreUUID = uuid.New() },
 		"routing": func(m *placement.Meta) { m.Routing.Groups = 11 },
