@@ -54,6 +54,7 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 		random  bool // the volumes hold a group that was not restored
 		later   bool // the source has a later time than the one with which the restore began
 		founder bool // a shard is installing the only group that the volumes hold
+		none    bool // the volumes hold no group, and routing is Named
 		restore string
 		fails   string
 		missing string // groups that would begin empty
@@ -61,8 +62,11 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 		source  string // in the rebuilt placement
 		refused string // why nothing is written without --force
 	}{
-		"etcd is lost":       {etcd: lost, fails: "--restore none"},
-		"etcd is lost early": {etcd: lost, founder: true, fails: "--restore none"},
+		"etcd is lost":                                    {etcd: lost, fails: "--restore none"},
+		"etcd is lost early":                              {etcd: lost, founder: true, fails: "--restore none"},
+		"etcd is lost, no volume has a group":             {etcd: lost, none: true, fails: "--restore none"},
+		"etcd is lost, no volume has a group, none waits": {etcd: lost, none: true, restore: restoreNone},
+		"etcd remembers the store, no volume has a group": {etcd: listed, none: true, source: "source:1"},
 		"etcd is lost, the source lists": {etcd: lost, restore: "source:2", waiting: "1", source: "source:2",
 			refused: "1 group is on none of these shards, and would be restored from the archive: 1. Start all"},
 		"etcd is lost, the restore has ended": {etcd: lost, restore: restoreNone, missing: "1",
@@ -100,9 +104,13 @@ func TestRecoveryOfAStoreThatIsRestored(t *testing.T) {
 			if c.founder {
 				replica = rescue.FoundReplica{UUID: id, Store: list.Store, RaftID: 7, Joining: true}
 			}
-			rebuilt, err := rescue.Rebuild(list.Store, []rescue.FoundVolume{{Shard: "a", UUID: uuid.UUID{5}, Store: list.Store,
+			volume := rescue.FoundVolume{Shard: "a", UUID: uuid.UUID{5}, Store: list.Store,
 				Facts:    &rescue.FoundFacts{Routing: meta.Routing, Copies: 1},
-				Replicas: []rescue.FoundReplica{replica}}}, nil)
+				Replicas: []rescue.FoundReplica{replica}}
+			if c.none {
+				volume.Facts.Routing, volume.Replicas = placement.Routing{Mode: placement.Named}, nil
+			}
+			rebuilt, err := rescue.Rebuild(list.Store, []rescue.FoundVolume{volume}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
