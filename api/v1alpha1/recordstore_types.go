@@ -54,6 +54,7 @@ type RecordStoreList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.adoptStoreUID) == has(oldSelf.adoptStoreUID) && (!has(self.adoptStoreUID) || self.adoptStoreUID == oldSelf.adoptStoreUID)",message="adoptStoreUID cannot be changed: make a new RecordStore with it",fieldPath=".adoptStoreUID"
 // +kubebuilder:validation:XValidation:rule="has(self.restore) == has(oldSelf.restore) && (!has(self.restore) || self.restore == oldSelf.restore)",message="restore cannot be changed: make a new RecordStore with it",fieldPath=".restore"
 // +kubebuilder:validation:XValidation:rule="!has(self.restore) || !has(self.adoptStoreUID)",message="give restore or adoptStoreUID, not both: a store begins with the data of volumes or with those of an archive",fieldPath=".restore"
+// +kubebuilder:validation:XValidation:rule="!has(self.restore) || !has(self.restore.groups) || self.groups.routing == 'Named'",message="with routing Hash, each group has a part of all ids: remove restore.groups to restore the whole store",fieldPath=".restore.groups"
 type RecordStoreSpec struct {
 	// Groups says how record ids map to groups. Cannot be changed.
 	// +required
@@ -179,6 +180,15 @@ type Restore struct {
 	// up their restore, and then begin empty. By default, such a restore does not begin.
 	// +optional
 	Partly bool `json:"partly,omitempty"`
+	// Groups names the only groups of the archived store that are restored, if its routing is Named. Other groups are not
+	// part of the new store; a first write creates them, as in any store. By default, all groups are restored.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_-][a-zA-Z0-9._-]*$`
+	Groups []string `json:"groups,omitempty"`
 	// First names groups that each shard restores before its other groups, in this order. With routing Hash, the names
 	// are the numbers from 0 to groups.count - 1. A name that no group of the archive has, and a group that cannot be
 	// restored at the moment, hold up no other group.

@@ -1143,6 +1143,11 @@ func (in *Restore) DeepCopyInto(out *Restore) {
 		*out = new(ArchiveSecretReference)
 		**out = **in
 	}
+	if in.Groups != nil {
+		in, out := &in.Groups, &out.Groups
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.First != nil {
 		in, out := &in.First, &out.First
 		*out = make([]string, len(*in))

@@ -32,6 +32,7 @@ type sourceFlags struct {
 	into, at, upTo, point, listen, tlsDir, http string
 	rate                                        int64
 	dryRun, noUse                               bool
+	groups                                      []string
 }
 
 func sourceCommand(a *app) *cobra.Command {
@@ -43,7 +44,7 @@ func sourceCommand(a *app) *cobra.Command {
 from another shard. It needs no disk: each group is read from the bucket while it is sent. It writes one small object
 below use/ of the archive, which stops prune, renews it every hour, and deletes it at the end. If the process is
 killed, prune waits for up to 6 hours. It may be stopped and started again, with the same --into and --time: the
-shards continue. Without --time, give it the time that it named as --up-to.
+shards continue. Without --time, give it the time that it named as --up-to. Give the same --group, too.
 
 Each group is consistent, but two groups may differ by what was written at that very time. Groups that cannot be
 restored exactly are named, with the reason; the others are served. --dry-run only shows the groups, and writes
@@ -59,6 +60,8 @@ nothing.`,
 	flags.StringVar(&f.at, "time", "", "such as 2026-11-01T12:00:00Z; empty: each group as it was last archived")
 	flags.StringVar(&f.upTo, "up-to", "", "in place of --time: a time, or the end of a group whose archive ends earlier")
 	flags.StringVar(&f.point, "point", "", "in place of --time: name of a point of the archive (sheaf-archive point list)")
+	flags.StringSliceVar(&f.groups, "group", nil,
+		"serve only this group, and others given in the same way, of a store with routing named; default: all groups")
 	flags.StringVar(&f.http, "http", "",
 		"HOST:PORT of /metrics, /healthz, /readyz and /status; empty: none. /readyz fails until the archive has been read")
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:7640", "HOST:PORT on which shards fetch groups")
@@ -117,6 +120,11 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 			r, when, err := f.restore(ctx, s, into, at.Time, upTo)
 			if err != nil {
 				return err
+			}
+			if len(f.groups) > 0 {
+				if err := r.Only(f.groups); err != nil {
+					return cli.Usagef("--group: %w", err)
+				}
 			}
 			if f.dryRun {
 				return show(out, r, when)

@@ -36,6 +36,8 @@ func TestADryRunNamesTheGroups(t *testing.T) {
 		// At this time, delta had not been archived yet, and the archive no longer has the history of alpha that far back.
 		{[]string{"--time", early}, 1, []string{"below the history floor", "cannot restore 2 groups of"}},
 		{[]string{"--time", early, "-o", "json"}, 1, []string{`"error": "group alpha`}},
+		{[]string{"--group", "beta", "--group", "delta"}, 0, []string{"beta", "delta"}},
+		{[]string{"--group", "gamma2"}, 2, []string{"the archive has no group gamma2"}},
 		{[]string{"--time", "2199-01-01T00:00:00Z"}, 1, []string{"is not archived yet"}},
 		{[]string{"--time", "tomorrow"}, 2, []string{"is not a point in time"}},
 		{[]string{"--time", "index:3"}, 2, []string{"must be a time"}},

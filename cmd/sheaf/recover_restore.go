@@ -45,9 +45,9 @@ func (f *recoverFlags) addRestore(ctx context.Context, store *registry.Store,
 			"they would begin empty. --restore HOST:PORT asks sheaf-archive source for them again; --restore none says that " +
 			"none waits any more")
 	case f.restore == "" && meta.StoreUUID == uuid.Nil && len(rebuilt.Groups)+len(rebuilt.Missing) == 0:
-		return errors.New("no volume holds a group, and etcd has lost the store: if it was made from an archive, all of its " +
-			"groups wait for their restore, and would begin empty. --restore HOST:PORT asks sheaf-archive source for them " +
-			"again; --restore none says that none waits")
+		return errors.New("no volume holds a group, and etcd has lost the store: if it was made from an archive, all of " +
+			"its groups wait for their restore, and would begin empty. --restore HOST:PORT asks sheaf-archive source for " +
+			"them again; --restore none says that none waits")
 	case f.restore == "":
 		return nil
 	}

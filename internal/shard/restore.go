@@ -19,8 +19,8 @@ import (
 // The first replica of a restored group is its founder. It is installed from the source of the restore, which serves
 // the groups of an archive in the same way as a member (docs/adr/0061-restores-are-installs.md).
 
-// refusedPauses are the pauses after the source has answered that it cannot restore a group. The archive may be repaired
-// meanwhile, or another source may take the place of this one. Each attempt reads the group again.
+// refusedPauses are the pauses after the source has answered that it cannot restore a group. The archive may be
+// repaired meanwhile, or another source may take the place of this one. Each attempt reads the group again.
 var refusedPauses = backoff.Doubling{First: 10 * time.Second, Most: 10 * time.Minute}
 
 // unreadPauses are the pauses after the source has answered that it cannot read an object of a group at the moment,

@@ -3,6 +3,7 @@ package restore
 import (
 	"errors"
 	"io/fs"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -57,5 +58,42 @@ func TestAStoreIsRestoredAsOfAPoint(t *testing.T) {
 	b.Set(w.Name(object.CatalogueName(other.UUID, 1)), []byte("damaged"))
 	if r, err = NewAtPoint(t.Context(), open(t, b, w), newStore, point); err != nil || len(r.Groups()) != 3 {
 		t.Errorf("a damaged group that the point does not list: %+v, %v", groupsByName(r), err)
+	}
+}
+
+// A restore of some groups lists only these. The others cannot be fetched, and a name that the archive does not have is
+// refused, as is a part of a store with hash routing.
+func TestOnlySomeGroupsAreRestored(t *testing.T) {
+	b := archivetest.NewMemory()
+	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+	first, second := w.NewGroup("first", 1), w.NewGroup("second", 2)
+	first.Put(1, "one")
+	second.Put(1, "two")
+	w.Log(first, second)
+	r, err := New(t.Context(), open(t, b, w), newStore, w.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.limits = tiny
+	if err := r.Only([]string{"second", "third"}); !errors.Is(err, ErrNotOnly) || !strings.Contains(err.Error(), "third") {
+		t.Errorf("a group that is not there: %v", err)
+	}
+	if err := r.Only([]string{"second"}); err != nil || len(r.Groups()) != 1 {
+		t.Fatalf("%v, %+v", err, r.Groups())
+	}
+	if _, err := r.Image(t.Context(), GroupUUID(newStore, first.UUID), founder); !errors.Is(err, ErrUnknown) {
+		t.Errorf("a group that is left out: %v", err)
+	}
+	i, err := r.Image(t.Context(), GroupUUID(newStore, second.UUID), founder)
+	if err == nil {
+		err = errors.Join(check(t.Context(), i, second, second.Through()), i.Close())
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	r.header.Routing = "hash"
+	if err := r.Only([]string{"second"}); !errors.Is(err, ErrNotOnly) ||
+		!strings.Contains(err.Error(), "a part of all ids") {
+		t.Errorf("hash routing: %v", err)
 	}
 }

@@ -152,10 +152,44 @@ func build(ctx context.Context, a *reader.Archive, store uuid.UUID, w when) (*Re
 	}
 	r.oneOfEachName()
 	r.addMissing()
+	r.number()
+	return r, nil
+}
+
+// number notes the index of each group.
+func (r *Restore) number() {
+	clear(r.byID)
 	for i, g := range r.groups {
 		r.byID[g.UUID] = i
 	}
-	return r, nil
+}
+
+// ErrNotOnly means that Only cannot restrict the restore as wanted.
+var ErrNotOnly = errors.New("these groups alone cannot be restored")
+
+// Only restricts the restore to the groups with the given names. It returns an ErrNotOnly if the store did not have one
+// of them at the time, or if it uses hash routing, where each group has a part of the ids. Call it before any other
+// goroutine uses the restore.
+func (r *Restore) Only(names []string) error {
+	if r.header.Routing == "hash" {
+		return fmt.Errorf("%w: the archived store has routing Hash, so each group has a part of all ids: restore the "+
+			"whole store", ErrNotOnly)
+	}
+	wanted := make(map[string]bool, len(names))
+	for _, name := range names {
+		wanted[name] = true
+	}
+	only := slices.DeleteFunc(slices.Clone(r.groups), func(g Group) bool { return g.Name == "" || !wanted[g.Name] })
+	for _, g := range only {
+		delete(wanted, g.Name)
+	}
+	if len(wanted) > 0 {
+		return fmt.Errorf("%w: as of %s, the archive has no group %s", ErrNotOnly, r.at.UTC().Format(time.RFC3339Nano),
+			slices.Min(slices.Collect(maps.Keys(wanted))))
+	}
+	r.groups = only
+	r.number()
+	return nil
 }
 
 // GroupUUID returns the UUID that a group of an archive gets in a new store. The result is the same in every process,

@@ -51,6 +51,9 @@ func RestoreDeployment(in RestoreInput) *appsv1.Deployment {
 		"source", spec.URL, "--store=" + spec.StoreUID, "--into=" + store.Status.StoreUID,
 		fmt.Sprintf("--listen=:%d", PortRestore), fmt.Sprintf("--http=:%d", PortRestoreHTTP),
 	}
+	for _, group := range spec.Groups {
+		args = append(args, "--group="+group)
+	}
 	pod := podOf(store, ContainerRestore, in.Image, slices.Concat(args, RestorePoint(store), TLSArgs(store)))
 	pod.ServiceAccountName = cmp.Or(spec.ServiceAccountName, "default")
 	pod.Tolerations = leavesSoon(nil)

@@ -30,6 +30,9 @@ func TestSourceOfARestore(t *testing.T) {
 	}
 	pod := d.Spec.Template.Spec
 	c := pod.Containers[0]
+	if slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--group") }) {
+		t.Errorf("all groups are restored: %v", c.Args)
+	}
 	for _, arg := range []string{"source", "s3://backups/quotes", "--store=6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b",
 		"--into=11111111-9a53-4a6e-8a38-6a4c1e6f0d5b", "--listen=:7640", "--http=:7641", "--tls-dir=" + TLSDir} {
 		if !slices.Contains(c.Args, arg) {
@@ -56,7 +59,11 @@ func TestSourceOfARestore(t *testing.T) {
 		t.Errorf("the certificate has not the name that is dialled: %q", RestoreNames(store))
 	}
 	store.Spec.Restore.CredentialsSecretRef, store.Spec.Restore.ServiceAccountName = nil, "sheaf-archive"
+	store.Spec.Restore.Groups = []string{"eu", "us"}
 	pod = RestoreDeployment(RestoreInput{Store: store, Image: "a"}).Spec.Template.Spec
+	if args := pod.Containers[0].Args; !slices.Contains(args, "--group=eu") || !slices.Contains(args, "--group=us") {
+		t.Errorf("some groups are restored: %v", args)
+	}
 	if pod.ServiceAccountName != "sheaf-archive" || len(pod.Containers[0].Env) != 0 {
 		t.Errorf("ServiceAccount %q, environment %v", pod.ServiceAccountName, pod.Containers[0].Env)
 	}
