@@ -1,9 +1,10 @@
-"""Lists the records of an archive of Sheaf as of a time: python3 read_archive.py FOLDER [TIME]
+"""Lists the records of an archive of Sheaf as of a time: python3 read_archive.py FOLDER [TIME [KEYS]]
 
-FOLDER is the archive of one store on a file system, URL/<store UUID>. TIME is in Unix nanoseconds; by default it is
-the archive's end. Each group has a line with its archived index, or with the reason why it cannot be read as of TIME.
-Lines of its records follow: group, id, version, commit time, size, SHA-256 of the data. It refuses encrypted archives.
+FOLDER is the archive of one store on a file system, URL/<store UUID>. TIME is in Unix nanoseconds; without it, or with
+"", it is the archive's end. KEYS is the folder of the keys. Each group has a line with its archived index, or why it
+cannot be read as of TIME. Lines of records follow: group, id, version, commit time, size, SHA-256 of the data.
 """
+import decryption
 import hashlib
 import itertools
 import json
@@ -40,17 +41,17 @@ def read_object(root, name, kind):
     check(checksum == crc(b[:12] + b[16:128]), name, "the checksum of its envelope is wrong")
     check(version == 1, name, f"its version is {version}, this program knows 1")
     check(store == uuid.UUID(root.name).bytes and b[48] == kind, name, "it is of another store or kind")
-    check(b[49] == 0 and not any(b[50:56] + b[72:128]), name, "it is encrypted, or reserved bytes are not zero")
+    check(b[49] < 2 and not any(b[50:56] + b[88:128]) and any(b[72:88]) == b[49], name, "bad cipher or reserved bytes")
+    cipher, tag = (decryption.cipher(b[72:88], object_id, name), 16) if b[49] else (None, 0)
     length, header = struct.unpack_from("<QQ", b, 56)
     check(2 <= header <= min(length, 16 << 20), name, "the length of its header is wrong")
-    check(len(b) == 128 + length + 4 * -(-length // CHUNK), name, "its size is not what its envelope says")
+    check(len(b) == 128 + length + (tag + 4) * -(-length // CHUNK), name, "its size is not what its envelope says")
     content = b""
     for i in range(-(-length // CHUNK)):
-        at = 128 + i * (CHUNK + 4)
-        data = b[at:at + min(CHUNK, length - i * CHUNK)]
-        stored, = struct.unpack_from("<I", b, at + len(data))
-        check(stored == crc(data + object_id + struct.pack("<Q", i)), name, f"the checksum of chunk {i} is wrong")
-        content += data
+        data, number = b[128 + i * (CHUNK + tag + 4):][:min(CHUNK, length - i * CHUNK) + tag + 4], struct.pack("<Q", i)
+        data, stored = data[:-4], struct.unpack("<I", data[-4:])[0]
+        check(stored == crc(data + object_id + number), name, f"the checksum of chunk {i} is wrong")
+        content += cipher.decrypt(bytes(4) + number[::-1], data, b[:128]) if cipher else data
     return json.loads(content[:header]), content[header:], checksum
 
 
@@ -122,8 +123,8 @@ def refusal(g, entries, reads, time):
     return f"below the history floor {g['floor']}" if lo < g["floor"] else holes[0] if holes else None
 
 
-def main(folder, time=None):
-    root, time, logs = pathlib.Path(folder), time and int(time), {}
+def main(folder, time="", keys=None):
+    root, time, logs, decryption.FOLDER = pathlib.Path(folder), int(time) if time else None, {}, keys
     read_object(root, "archive.json", 1)
     for path in sorted((root / "log/00").glob("*")):
         number, name = int(path.name), "log/00/" + path.name

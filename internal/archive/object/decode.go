@@ -147,7 +147,7 @@ func (d *Decoder) end() error {
 // Verify reads a whole object, and checks everything that can be checked without a key: the envelope, the length, and
 // the CRC of each chunk.
 func Verify(src io.Reader, store uuid.UUID, kind Kind) (Envelope, error) {
-	anyKey := Key{secret: make([]byte, KeyBytes)}
+	anyKey := Key{secret: func() []byte { return make([]byte, KeyBytes) }}
 	d, err := newDecoder(src, func(encoded []byte) (*Chunks, error) {
 		return newChunks(encoded, store, kind, func(*Envelope) (Key, error) { return anyKey, nil })
 	})

@@ -15,7 +15,7 @@ type Spec struct {
 	Header    Header    // written as JSON; its type determines the kind of the object
 	Body      io.Reader // follows the header; nil means that it is empty
 	BodyBytes int64     // exact length of Body
-	Key       Key       // encrypts the content; if zero, the content is not encrypted
+	Key       Key       // encrypts the content; if zero, or if the kind is plain (Kind.IsPlain), it is not encrypted
 }
 
 // Encoder is a reader that returns the bytes of one object. It holds one chunk in memory. It is not safe for
@@ -39,6 +39,9 @@ func newEncoder(spec Spec, id uuid.UUID) (*Encoder, error) {
 	kind := spec.Header.kind()
 	if err := spec.Header.check(spec.BodyBytes); err != nil {
 		return nil, fmt.Errorf("header of a %s object: %w", kind, err)
+	}
+	if kind.IsPlain() {
+		spec.Key = Key{}
 	}
 	header, err := json.Marshal(spec.Header)
 	if err != nil {

@@ -73,6 +73,10 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint8(k))
 }
 
+// IsPlain reports whether objects of the kind are never encrypted. archive.json and uses hold no records, and every
+// reader must understand them, whatever keys it has: prune must not delete what a reader with newer keys uses.
+func (k Kind) IsPlain() bool { return k == KindArchive || k == KindUse }
+
 // Cipher identifies the method with which the chunks of an object are encrypted.
 type Cipher uint8
 

@@ -18,6 +18,7 @@ type folder struct {
 	bucket bucket.Bucket // the store's folder in the bucket
 	store  uuid.UUID
 	keys   object.Keys
+	saw    func(name string, e object.Envelope) // called for each envelope that was read; may be nil
 }
 
 // content reads the content of one object in ranges, and checks every byte. It holds one chunk in memory. It repeats
@@ -84,6 +85,9 @@ func (c *content) begin(ctx context.Context, to object.Header, check func() erro
 		return err
 	}
 	e := c.chunks.Envelope()
+	if c.folder.saw != nil {
+		c.folder.saw(c.name, e)
+	}
 	if e.ObjectBytes() != c.bytes {
 		return fmt.Errorf("%w: it has %d bytes, and its envelope says %d", object.ErrCorrupt, c.bytes, e.ObjectBytes())
 	}

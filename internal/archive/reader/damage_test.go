@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -289,16 +290,35 @@ func TestAForeignOrNewerArchiveIsRefused(t *testing.T) {
 	}
 	for what, keys := range map[string]object.Keys{"no key": nil, "a wrong key": {wrong}} {
 		b.Opens()
-		if _, err := reader.Open(t.Context(), b, w.Store, keys); !errors.Is(err, object.ErrKey) ||
-			!strings.Contains(err.Error(), object.ArchiveName) {
+		a, err := reader.Open(t.Context(), b, w.Store, keys) // archive.json is not encrypted
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if _, err := a.Groups(t.Context()); !errors.Is(err, object.ErrKey) || reader.IsBroken(err) ||
+			!strings.Contains(err.Error(), w.Key.ID().String()) {
 			t.Errorf("%s: %v", what, err)
 		}
-		if n := b.Opens(); n != 1 {
+		if n := b.Opens(); n != 2 {
 			t.Errorf("%s: %d reads, though another read cannot help", what, n)
 		}
 	}
 	if _, err := reader.Open(t.Context(), b, uuid.New(), nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a store that is not there: %v", err)
+	}
+	sealed, err := os.ReadFile("../object/testdata/v1/archive-encrypted") // no program writes it, and it is accepted
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Set(w.Name(object.ArchiveName), sealed)
+	if _, err := reader.Open(t.Context(), b, w.Store, object.Keys{w.Key}); err != nil {
+		t.Errorf("an encrypted archive.json: %v", err)
+	}
+	if _, err := reader.Open(t.Context(), b, w.Store, nil); !errors.Is(err, object.ErrKey) {
+		t.Errorf("an encrypted archive.json without the key: %v", err)
+	}
+	if r, err := reader.Verify(t.Context(), b, w.Store, nil, reader.VerifyOptions{}); err != nil || !r.Keyless ||
+		len(r.Problems) > 0 {
+		t.Errorf("verify of an encrypted archive.json without the key: %+v, %v", r, err)
 	}
 	name := w.Name(object.ArchiveName)
 	other := archivetest.New(t, archivetest.NewMemory(), uuid.New(), w.Key)

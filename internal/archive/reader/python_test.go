@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
@@ -99,36 +100,58 @@ func listing(t *testing.T, a *reader.Archive, w *archivetest.Writer, at time.Tim
 // with the model.
 func TestExampleReadsSameDataAsReader(t *testing.T) {
 	for _, blobBytes := range []int{50, object.ChunkBytes + 99} {
-		folder, b, w := onDisk(t, object.Key{}, blobBytes)
-		a, err := reader.Open(t.Context(), b, w.Store, nil)
+		exampleReads(t, object.Key{}, blobBytes)
+	}
+}
+
+// The same with an encrypted archive, if the package cryptography is there.
+func TestExampleReadsEncryptedArchive(t *testing.T) {
+	program := cmp.Or(os.Getenv("SHEAF_PYTHON"), "python3")
+	if err := exec.CommandContext(t.Context(), program, "-c", "import cryptography").Run(); err != nil {
+		t.Skipf("the package cryptography for Python is needed: %v", err)
+	}
+	exampleReads(t, archivetest.SampleKey(t), 50)
+}
+
+// exampleReads compares what the example prints with what the reader reads.
+func exampleReads(t *testing.T, key object.Key, blobBytes int) {
+	t.Helper()
+	folder, b, w := onDisk(t, key, blobBytes)
+	keys := t.TempDir()
+	secret := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, object.KeyBytes)) + "\n" // archivetest.SampleKey
+	for name, content := range map[string]string{"k1": secret, "current": "k1\n"} {
+		if err := os.WriteFile(filepath.Join(keys, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := reader.Open(t.Context(), b, w.Store, object.Keys{key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := []time.Time{{}}
+	if blobBytes == 50 {
+		begin := archivetest.Begin
+		for _, second := range []int{4, 13, 19, 24, 99} {
+			times = append(times, begin.Add(time.Duration(second)*time.Second))
+		}
+	}
+	for _, at := range times {
+		args := []string{folder, "", keys}
+		if !at.IsZero() {
+			args[1] = strconv.FormatInt(at.UnixNano(), 10)
+		}
+		got, err := python(t, args...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		times := []time.Time{{}}
-		if blobBytes == 50 {
-			begin := archivetest.Begin
-			for _, second := range []int{4, 13, 19, 24, 99} {
-				times = append(times, begin.Add(time.Duration(second)*time.Second))
+		lines := strings.SplitAfter(got, "\n")
+		for i, line := range lines {
+			if before, _, found := strings.Cut(line, " refused: "); found {
+				lines[i] = before + " refused\n"
 			}
 		}
-		for _, at := range times {
-			args := []string{folder}
-			if !at.IsZero() {
-				args = append(args, strconv.FormatInt(at.UnixNano(), 10))
-			}
-			got, err := python(t, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := strings.SplitAfter(got, "\n")
-			for i, line := range lines {
-				if before, _, found := strings.Cut(line, " refused: "); found {
-					lines[i] = before + " refused\n"
-				}
-			}
-			if want := listing(t, a, w, at); strings.Join(lines, "") != want {
-				t.Errorf("as of %s the example prints\n%s, not\n%s", at, got, want)
-			}
+		if want := listing(t, a, w, at); strings.Join(lines, "") != want {
+			t.Errorf("as of %s the example prints\n%s, not\n%s", at, got, want)
 		}
 	}
 }

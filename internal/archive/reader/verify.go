@@ -2,7 +2,6 @@ package reader
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -50,9 +49,19 @@ type Report struct {
 	// older catalogues refer to them.
 	Unused  int64     `json:"unused"`
 	Covered time.Time `json:"covered"` // all groups are archived up to this time; zero if it is unknown
-	// Keyless is true if the key was not available, so only the checksums were verified.
-	Keyless  bool      `json:"keyless,omitempty"`
+	// Keyless is true if a key was not available, so only the checksums were verified.
+	Keyless bool `json:"keyless,omitempty"`
+	// UnknownKeys are the ids of keys that were not available, sorted. There may be more if Keyless and Skipped are set.
+	UnknownKeys []string `json:"unknownKeys,omitempty"`
+	// Keys says with which keys the objects that were read are encrypted. It is empty if none of them is.
+	Keys     []KeyUse  `json:"keys,omitempty"`
 	Problems []Problem `json:"problems"`
+}
+
+// KeyUse is the number of objects that are encrypted with a key.
+type KeyUse struct {
+	KeyID   string `json:"keyId"` // empty for objects that are not encrypted, though others of their kind may be
+	Objects int64  `json:"objects"`
 }
 
 // Problem is a fault of an archive.
@@ -69,37 +78,58 @@ type verifier struct {
 	names  map[string]int64 // sizes of all objects
 	used   map[string]bool
 	walks  map[uuid.UUID]*groupWalk // walks over the groups that could be read
+	sealed map[string]object.KeyID  // the key ids of the objects that were read, apart from those that are always plain
+	locked map[object.KeyID]bool    // the ids of keys that objects need and that were not given
+}
+
+func newVerifier(store uuid.UUID, opts VerifyOptions) *verifier {
+	return &verifier{opts: opts, report: &Report{Store: store, Problems: []Problem{}}, names: map[string]int64{},
+		used: map[string]bool{}, walks: map[uuid.UUID]*groupWalk{}, sealed: map[string]object.KeyID{},
+		locked: map[object.KeyID]bool{}}
 }
 
 // Verify checks all objects of an archive, and the relations between objects that docs/archive.md promises. The
 // report lists the faults of the archive. An error means that Verify could not finish.
+//
+// If an object needs a key that is not among the given ones, Verify only checks the lengths and checksums of all
+// objects. If keys were given, the missing key is a fault as well.
 func Verify(ctx context.Context, b bucket.Bucket, store uuid.UUID, keys object.Keys, opts VerifyOptions) (*Report,
 	error) {
-	v := &verifier{opts: opts, report: &Report{Store: store, Problems: []Problem{}}, names: map[string]int64{},
-		used: map[string]bool{}, walks: map[uuid.UUID]*groupWalk{}}
+	v := newVerifier(store, opts)
 	a, err := Open(ctx, b, store, keys)
-	if errors.Is(err, object.ErrKey) {
-		return v.report, v.keyless(ctx, b, store)
+	if err == nil {
+		err = v.deep(ctx, a)
 	}
-	if err != nil {
+	v.lacks(err)
+	if len(v.locked) == 0 {
 		return v.report, err
 	}
+	k := newVerifier(store, opts) // the report of what could be read is not used: it depends on what could not
+	k.locked = v.locked
+	return k.report, k.keyless(ctx, b, store, keys)
+}
+
+// deep checks an archive, and ends early if a key is missing.
+func (v *verifier) deep(ctx context.Context, a *Archive) error {
 	v.a = a
+	a.folder.saw = v.saw
 	v.report.Name = a.header.Store
 	v.used[object.ArchiveName] = true
 	if err := v.list(ctx, a.folder); err != nil {
-		return v.report, err
+		return err
 	}
-	v.logs(ctx)
-	v.groups(ctx)
-	v.small(ctx)
-	v.bodies(ctx)
+	for _, part := range []func(context.Context){v.logs, v.groups, v.small, v.bodies} {
+		if part(ctx); len(v.locked) > 0 {
+			return context.Cause(ctx)
+		}
+	}
 	for name := range v.names {
 		if !v.used[name] {
 			v.report.Unused++
 		}
 	}
-	return v.report, context.Cause(ctx)
+	v.keys()
+	return context.Cause(ctx)
 }
 
 func (v *verifier) list(ctx context.Context, f *folder) error {
@@ -113,6 +143,9 @@ func (v *verifier) list(ctx context.Context, f *folder) error {
 }
 
 func (v *verifier) problem(g *Group, err error) {
+	if v.lacks(err) {
+		return
+	}
 	p := Problem{What: err.Error()}
 	if g != nil {
 		p.Group = g.String()
@@ -245,60 +278,6 @@ func (v *verifier) count(e *format.Entry) {
 	if e.Kind.IsVersion() {
 		v.report.Records++
 	}
-}
-
-// keyless verifies an encrypted archive without its key, by the checksums of all objects.
-func (v *verifier) keyless(ctx context.Context, b bucket.Bucket, store uuid.UUID) error {
-	v.report.Keyless = true
-	f := &folder{bucket: bucket.Under(b, store.String()), store: store}
-	if err := v.list(ctx, f); err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(v.names)) {
-		kind, ok := KindOf(name)
-		if !ok {
-			v.report.Unused++
-			continue
-		}
-		if !v.picked(name, v.names[name]) {
-			continue
-		}
-		switch kind {
-		case object.KindLog:
-			v.report.Logs++
-		case object.KindCatalogue:
-			v.report.Catalogues++
-		case object.KindSegment:
-			v.report.Segments++
-		case object.KindBlob:
-			v.report.Blobs++
-		}
-		if err := f.checksums(ctx, name, kind); err != nil && (kind != object.KindUse || !IsMissing(err)) {
-			v.problem(nil, err)
-		}
-	}
-	return context.Cause(ctx)
-}
-
-// checksums checks everything in an object that can be checked without its key. If the check fails for a reason that
-// may be temporary, it reads the object a second time.
-func (f *folder) checksums(ctx context.Context, name string, kind object.Kind) error {
-	once := func() error {
-		src, err := f.bucket.Open(ctx, name, 0, -1)
-		if err != nil {
-			return err
-		}
-		_, err = object.Verify(src, f.store, kind)
-		return errors.Join(err, src.Close())
-	}
-	err := once()
-	if mayHelp(ctx, err) {
-		err = once()
-	}
-	if err != nil {
-		return fmt.Errorf("object %s: %w", name, err)
-	}
-	return nil
 }
 
 // KindOf returns the kind of an object, given its name in the store's folder. It returns false if the name is not

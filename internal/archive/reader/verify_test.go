@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +41,9 @@ func TestVerifyCountsWhatItChecked(t *testing.T) {
 		want := reader.Report{
 			Store: w.Store, Name: "quotes", Groups: 4, Logs: 6, Catalogues: 3, Segments: 4, Blobs: 2,
 			Bytes: bytesTotal - archive, Unused: 1, Covered: w.Now(), Problems: []reader.Problem{},
+		}
+		if !key.IsZero() {
+			want.Keys = []reader.KeyUse{{KeyID: key.ID().String(), Objects: 15}}
 		}
 		for _, g := range w.Groups {
 			entries := g.Entries()
@@ -240,4 +244,60 @@ func TestVerifyDoesNotMissAUseThatHasEnded(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	}
+}
+
+// An archive with objects of two keys and without a key is read with both keys. If one of them is missing, everything
+// names it; verify checks what needs no key, and says that a key is missing if another one was given.
+func TestObjectsOfSeveralKeys(t *testing.T) {
+	first, second := archivetest.SampleKey(t), otherKey(t)
+	for turn := range 3 {
+		b := archivetest.NewMemory()
+		w := archivetest.Turns(t, b, 50, append([]object.Key{{}, first, second}[turn:], first, second, object.Key{})...)
+		both := object.Keys{second, first}
+		if err := readAll(t.Context(), b, w, both); err != nil {
+			t.Fatal(err)
+		}
+		r, err := reader.Verify(t.Context(), b, w.Store, both, reader.VerifyOptions{})
+		if err != nil || r.Keyless || len(r.Problems) > 0 || len(r.Keys) != 3 || r.Keys[0].KeyID != "" {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		for what, keys := range map[string]object.Keys{"no key": nil, "the first key": {first}, "the second key": {second}} {
+			missing := []string{first.ID().String()}
+			switch what {
+			case "no key":
+				missing = []string{first.ID().String(), second.ID().String()}
+			case "the first key":
+				missing = []string{second.ID().String()}
+			}
+			slices.Sort(missing)
+			if err := readAll(t.Context(), b, w, keys); !errors.Is(err, object.ErrKey) ||
+				!slices.ContainsFunc(missing, func(id string) bool { return strings.Contains(err.Error(), id) }) {
+				t.Errorf("%s: %v", what, err)
+			}
+			r, err := reader.Verify(t.Context(), b, w.Store, keys, reader.VerifyOptions{})
+			if err != nil || !r.Keyless || !slices.Equal(r.UnknownKeys, missing) || len(r.Keys) != 3 ||
+				len(r.Problems) != len(keys)*len(missing) {
+				t.Errorf("verify with %s: %+v, %v", what, r, err)
+			}
+			name := w.Name(object.LogName(2))
+			whole := b.Get(name)
+			b.Set(name, flip(whole, len(whole)-2))
+			r, err = reader.Verify(t.Context(), b, w.Store, keys, reader.VerifyOptions{})
+			if err != nil || !slices.ContainsFunc(r.Problems, func(p reader.Problem) bool {
+				return strings.Contains(p.What, object.LogName(2))
+			}) {
+				t.Errorf("verify with %s does not find the flipped byte: %+v, %v", what, r.Problems, err)
+			}
+			b.Set(name, whole)
+		}
+	}
+}
+
+func otherKey(t testing.TB) object.Key {
+	t.Helper()
+	k, err := object.NewKey(bytes.Repeat([]byte{8}, object.KeyBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
 }

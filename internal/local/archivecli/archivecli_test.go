@@ -197,6 +197,7 @@ func TestVerifyFailsWithWhatIsWrong(t *testing.T) {
 func TestSeveralStores(t *testing.T) {
 	s, b, w := sample(t)
 	other := archivetest.New(t, b, uuid.UUID{0xee}, archivetest.SampleKey(t))
+	other.Log(other.NewGroup("locked", 1))
 	cat := func(s Source) commandResult {
 		return run(false, func(out *cli.Output) error { return Cat(t.Context(), out, s, CatOptions{ID: "3"}) })
 	}

@@ -33,7 +33,19 @@ func SampleKey(t testing.TB) object.Key {
 // The argument blobBytes is each blob's size, at least 1.
 func Sample(t testing.TB, b bucket.Bucket, key object.Key, blobBytes int) *Writer {
 	t.Helper()
-	w := New(t, b, SampleStore, key)
+	return fill(New(t, b, SampleStore, key), blobBytes)
+}
+
+// Turns is like Sample, but the objects take turns with the given keys. The zero key leaves its objects unencrypted.
+func Turns(t testing.TB, b bucket.Bucket, blobBytes int, keys ...object.Key) *Writer {
+	t.Helper()
+	w := New(t, b, SampleStore, object.Key{})
+	w.Turns = keys
+	return fill(w, blobBytes)
+}
+
+// fill writes the groups of Sample.
+func fill(w *Writer, blobBytes int) *Writer {
 	alpha, beta := w.NewGroup("alpha", 1), w.NewGroup("beta", 2)
 	gamma, delta := w.NewGroup("gamma", 3), w.NewGroup("delta", 4)
 	blob := func(seed byte) []byte {

@@ -27,6 +27,9 @@ type Writer struct {
 	Bucket bucket.Bucket
 	Store  uuid.UUID
 	Key    object.Key // key with which all objects are encrypted; the zero key leaves them unencrypted
+	// Turns, if not empty, are used in place of Key: each object that is made takes the next one. The zero key leaves its
+	// objects unencrypted.
+	Turns  []object.Key
 	Groups []*Group
 
 	t        testing.TB
@@ -35,6 +38,8 @@ type Writer struct {
 	previous uint32 // CRC of the last log object's envelope
 	writer   uuid.UUID
 	seed     byte
+	made     int   // number of objects for which Turns has determined the key
+	bytes    int64 // size of the last object
 }
 
 // New begins an archive with archive.json.
@@ -63,6 +68,7 @@ func (w *Writer) create(name string, header object.Header, body []byte) uint32 {
 	if err := w.Bucket.Create(w.t.Context(), w.Name(name), int64(len(b)), bytes.NewReader(b)); err != nil {
 		w.t.Fatal(err)
 	}
+	w.bytes = int64(len(b))
 	e, err := object.DecodeEnvelope(b)
 	if err != nil {
 		w.t.Fatal(err)
@@ -73,8 +79,13 @@ func (w *Writer) create(name string, header object.Header, body []byte) uint32 {
 // Encode returns the bytes of an object.
 func (w *Writer) Encode(header object.Header, body []byte) []byte {
 	w.t.Helper()
+	key := w.Key
+	if len(w.Turns) > 0 {
+		key = w.Turns[w.made%len(w.Turns)]
+		w.made++
+	}
 	e, err := object.NewEncoder(object.Spec{
-		Store: w.Store, Header: header, Body: bytes.NewReader(body), BodyBytes: int64(len(body)), Key: w.Key,
+		Store: w.Store, Header: header, Body: bytes.NewReader(body), BodyBytes: int64(len(body)), Key: key,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -209,7 +220,7 @@ func (w *Writer) segments(g *Group, made string, entries []format.Entry, entries
 		h := &object.Segment{Range: g.rangeOf(part), Made: made}
 		w.create(object.SegmentName(g.UUID, h.First, h.Last, g.lastID), h, body)
 		g.refs = append(g.refs, object.SegmentRef{
-			First: h.First, Last: h.Last, ID: hex.EncodeToString(g.lastID[:]), Bytes: int64(len(w.Encode(h, body))),
+			First: h.First, Last: h.Last, ID: hex.EncodeToString(g.lastID[:]), Bytes: w.bytes,
 		})
 	}
 }
