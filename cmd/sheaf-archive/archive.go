@@ -36,10 +36,15 @@ func (a *app) onBucket(run func(ctx context.Context, b bucket.Bucket, args []str
 // onArchive makes cmd a command that reads the archive of one store.
 func onArchive(a *app, cmd *cobra.Command, run func(ctx context.Context, s archivecli.Source,
 	args []string) error) *cobra.Command {
-	var store string
+	var store, keysDir string
 	cmd.Flags().StringVar(&store, "store", "", "UUID of the store; not needed if the URL has one store alone")
+	addKeys(cmd, &keysDir)
 	cmd.RunE = a.onBucket(func(ctx context.Context, b bucket.Bucket, args []string) error {
-		return run(ctx, archivecli.Source{Bucket: b, Store: store}, args)
+		all, err := loadKeys(keysDir)
+		if err != nil {
+			return err
+		}
+		return run(ctx, archivecli.Source{Bucket: b, Store: store, Keys: all}, args)
 	}, false)
 	return cmd
 }

@@ -71,7 +71,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, w
 	}
 	root.AddCommand(runCommand(a), releaseCommand(a), statusCommand(a), listCommand(a), showCommand(a),
 		verifyCommand(a), catCommand(a), sourceCommand(a), copyCommand(a), pointCommand(a), pruneCommand(a),
-		probeCommand(a), versionCommand(a))
+		probeCommand(a), keysCommand(a), versionCommand(a))
 	return root
 }
 

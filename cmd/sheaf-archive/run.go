@@ -39,6 +39,7 @@ const leftoversAge = 24 * time.Hour
 // runFlags are the flags of the command run.
 type runFlags struct {
 	server, tlsDir, name, http, logFormat string
+	keys                                  string
 	interval                              time.Duration
 	stay                                  bool
 	upkeep                                upkeepFlags
@@ -82,6 +83,7 @@ a day, as prune does. Neither stops or delays it: errors are reported at --http,
 	flags.BoolVar(&f.stay, "stay", false,
 		"try again where the command would end with an error, and say the reason at --http; after another archiver has "+
 			"taken over, only say so")
+	addKeys(cmd, &f.keys)
 	flags.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	cli.Complete(cmd, "log-format", "text", "json")
 	f.upkeep.add(flags)
@@ -158,6 +160,10 @@ func (f *runFlags) run(ctx context.Context, a *app, url string) (err error) {
 // has to stop earlier.
 func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, source *certs.Source, url string) (
 	err error) {
+	all, err := loadKeys(f.keys)
+	if err != nil {
+		return err
+	}
 	inner, err := cloud.Open(ctx, url)
 	if err != nil {
 		return err
@@ -193,12 +199,12 @@ func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, so
 	defer func() { err = errors.Join(err, news.Close()) }()
 	a, err = archiver.New(archiver.Options{
 		Bucket: b, Source: news, Store: store.UUID, Name: cmp.Or(f.name, store.UUID.String()), Routing: store.Routing,
-		Groups: store.Groups, Interval: f.interval, Log: log,
+		Groups: store.Groups, Interval: f.interval, Key: all.First(), Keys: all, Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	log.Info("the archiver begins", "store", store.UUID, "routing", store.Routing)
+	log.Info("the archiver begins", "store", store.UUID, "routing", store.Routing, "key_id", keyID(all))
 	p.begin(store.UUID, a)
 	defer p.end()
 	defer keepUp(ctx, p.upkeep, &prune.Store{Bucket: b, UUID: store.UUID}, a)()

@@ -14,6 +14,7 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/archive/archiver"
 	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/keys"
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/upkeep"
 	"sheaf.dev/sheaf/internal/status/archiving"
@@ -122,7 +123,7 @@ func reasonOf(err error) string {
 		return archiving.ReasonForeign
 	case errors.Is(err, object.ErrVersion):
 		return archiving.ReasonNewerFormat
-	case errors.Is(err, object.ErrKey):
+	case errors.Is(err, object.ErrKey), errors.Is(err, keys.ErrInvalid):
 		return archiving.ReasonWrongKey
 	case errors.Is(err, object.ErrCorrupt):
 		return archiving.ReasonDamaged

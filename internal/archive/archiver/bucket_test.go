@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/archive/bucket"
+	"sheaf.dev/sheaf/internal/archive/object"
 )
 
 // memory is the content of a bucket, which is never lost, so it shows what is durable.
@@ -22,6 +23,16 @@ type memory struct {
 	mu      sync.Mutex
 	objects map[string][]byte
 	made    map[string]time.Time
+	keys    object.Keys // keys of the archive: the first one encrypts what an archiver creates that starts now
+}
+
+// rotate makes archivers that start from now on encrypt with another key, which is the first one if there was none.
+func (m *memory) rotate() {
+	key, err := object.NewKey(bytes.Repeat([]byte{byte(len(m.keys) + 1)}, object.KeyBytes))
+	if err != nil {
+		panic(err)
+	}
+	m.keys = append(object.Keys{key}, m.keys...)
 }
 
 func newMemory() *memory {

@@ -21,13 +21,16 @@ import (
 // takes over from the other archiver.
 type TakenOverError struct {
 	Object string    // name of the object that the other archiver created
-	Writer uuid.UUID // the other archiver's process; zero if unknown
+	Writer uuid.UUID // the other archiver's process; zero if unknown, for example because it encrypts with a newer key
 	Epoch  uint64    // the other archiver's epoch; 0 if unknown
 }
 
 func (e *TakenOverError) Error() string {
-	return fmt.Sprintf("another archiver (process %s, epoch %d) has created %s: run one archiver for each store; this "+
-		"one stops", e.Writer, e.Epoch, e.Object)
+	who := "another archiver"
+	if e.Writer != uuid.Nil {
+		who += fmt.Sprintf(" (process %s, epoch %d)", e.Writer, e.Epoch)
+	}
+	return fmt.Sprintf("%s has created %s: run one archiver for each store; this one stops", who, e.Object)
 }
 
 // sourceError is an error that was caused by the Source or by its data, and not by the bucket. It concerns only one

@@ -72,7 +72,7 @@ func (a *archive) open(name string, kind object.Kind, h object.Header) (object.E
 	if !ok {
 		return object.Envelope{}, nil, fmt.Errorf("%s is missing", name)
 	}
-	d, err := object.NewDecoder(bytes.NewReader(b), a.store, kind, nil)
+	d, err := object.NewDecoder(bytes.NewReader(b), a.store, kind, a.memory.keys)
 	if err != nil {
 		return object.Envelope{}, nil, fmt.Errorf("%s: %w", name, err)
 	}

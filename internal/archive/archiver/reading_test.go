@@ -29,11 +29,11 @@ func TestTheReaderAnswersWhatWasWritten(t *testing.T) {
 			}
 			w.calm()
 			b := w.memory.copy()
-			report, err := reader.Verify(t.Context(), b, w.model.store, nil, reader.VerifyOptions{})
+			report, err := reader.Verify(t.Context(), b, w.model.store, w.memory.keys, reader.VerifyOptions{})
 			if err != nil || len(report.Problems) > 0 || report.Records == 0 || report.Blobs == 0 {
 				t.Fatalf("report %+v, error %v", report, err)
 			}
-			a, err := reader.Open(t.Context(), b, w.model.store, nil)
+			a, err := reader.Open(t.Context(), b, w.model.store, w.memory.keys)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/reader"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
@@ -28,7 +29,7 @@ var smallLimits = limits{
 func options(m *model, v *view) Options {
 	return Options{
 		Bucket: v, Source: m, Store: m.store, Name: "quotes", Routing: "hash", Groups: 4, Roll: 5 * time.Minute,
-		Idle: 2 * time.Minute, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Idle: 2 * time.Minute, Key: v.memory.keys.First(), Keys: v.memory.keys, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 }
 
@@ -92,6 +93,18 @@ type world struct {
 	memory *memory
 	fired  map[string]int
 	asked  int
+
+	rotates bool // whether the key of the archive changes now and then
+	rotated bool // whether it has changed in this phase
+}
+
+// rotate changes the key of the archive, for the archivers that start from now on.
+func (w *world) rotate() {
+	if w.rotates {
+		w.memory.rotate()
+		w.rotated = true
+		w.fired["rotated"]++
+	}
 }
 
 // asks checks the positions that an archiver reports to the leaders: everything up to each position must be readable
@@ -133,6 +146,7 @@ func (w *world) lives(d time.Duration) {
 
 // phase runs one or two archivers for some minutes, with faults. It kills or pauses them at random.
 func (w *world) phase(seed uint64) {
+	w.rotated = false
 	v := newView(w.memory, seed, 0.05)
 	if w.rng.IntN(2) == 0 {
 		v.killAt, v.before = 1+w.rng.IntN(120), w.rng.IntN(2) == 0
@@ -142,6 +156,7 @@ func (w *world) phase(seed uint64) {
 	running := []*process{first}
 	switch w.rng.IntN(3) {
 	case 0: // a second archiver starts while the first one runs
+		w.rotate()
 		running = append(running, begin(w.model, newView(w.memory, seed+1, 0.05), smallLimits))
 		w.lives(3 * time.Minute)
 		w.fired["two at once"]++
@@ -149,6 +164,7 @@ func (w *world) phase(seed uint64) {
 		blocked := make(chan struct{})
 		v.change(func(v *view) { v.blocked = blocked })
 		w.lives(time.Minute)
+		w.rotate()
 		running = append(running, begin(w.model, newView(w.memory, seed+1, 0.05), smallLimits))
 		w.lives(3 * time.Minute)
 		v.change(func(v *view) { v.blocked = nil })
@@ -162,6 +178,8 @@ func (w *world) phase(seed uint64) {
 		switch {
 		case errors.As(err, &other):
 			w.fired["taken over"]++
+		case errors.Is(err, object.ErrKey) && w.rotated && p == first && len(running) > 1:
+			w.fired["superseded by an archiver with a newer key"]++
 		case err != nil:
 			w.t.Errorf("an archiver ended: %v", err)
 		}
@@ -201,7 +219,7 @@ func (w *world) calm() *archive {
 	if err != nil {
 		w.t.Fatalf("%v; status %+v", err, p.Status())
 	}
-	report, err := reader.Verify(context.Background(), newView(w.memory, 0, 0), w.model.store, nil,
+	report, err := reader.Verify(context.Background(), newView(w.memory, 0, 0), w.model.store, w.memory.keys,
 		reader.VerifyOptions{})
 	if err != nil || len(report.Problems) > 0 {
 		w.t.Errorf("the archive is not valid: %v, %v", report.Problems, err)
@@ -239,6 +257,11 @@ func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 			t.Logf("seed %d", seed)
 			w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 3)), model: newModel(seed, 4), memory: newMemory(), fired: fired}
 			w.model.rate, w.model.asked = 0.02, w.asks
+			// In a third of the worlds, encryption is switched on for an archive that exists, and keys are replaced. In another
+			// third, one key encrypts all objects.
+			if w.rotates = seed%3 == 0; seed%3 == 2 {
+				w.memory.rotate()
+			}
 			for i := range byte(4) {
 				for range w.rng.IntN(60) {
 					w.model.write(w.model.one(i), w.rng.IntN(400))
@@ -255,6 +278,9 @@ func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 					w.model.one(2).deleted = true
 				}
 				w.model.mu.Unlock()
+				if n == 1 {
+					w.rotate()
+				}
 			}
 			w.calm()
 			for what, n := range w.model.fired {
@@ -276,7 +302,7 @@ func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 	}
 	for _, what := range []string{"two at once", "paused", "taken over", "killed", "holes", "two leaders answer",
 		"a group does not answer", "a stream ends early", "a blob cannot be had", "a blob comes damaged",
-		"a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged", "deletes are missing"} {
+		"rotated", "a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged", "deletes are missing"} {
 		if fired[what] == 0 {
 			t.Errorf("never: %s", what)
 		}

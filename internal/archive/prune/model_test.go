@@ -1,6 +1,7 @@
 package prune
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -46,15 +47,32 @@ type model struct {
 
 func newModel(t *testing.T, seed uint64) *model {
 	b := &clocked{Memory: archivetest.NewMemory(), now: archivetest.Begin, created: map[string]time.Time{}}
-	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
+	first, second := keyOf(t, 7), keyOf(t, 8)
+	key, keys := object.Key{}, object.Keys{first, second}
+	switch seed % 3 { // in a third of the models, nothing is encrypted
+	case 1:
+		key = first
+	case 2:
+		keys = nil
+	}
+	w := archivetest.New(t, b, archivetest.SampleStore, key)
 	m := &model{t: t, dice: rand.New(rand.NewPCG(seed, 1)), bucket: b, w: w,
-		store: &Store{Bucket: b, UUID: archivetest.SampleStore}}
+		store: &Store{Bucket: b, UUID: archivetest.SampleStore, Key: key, Keys: keys}}
 	for i := range 3 {
 		g := w.NewGroup(fmt.Sprintf("g%d", i), byte(i+1))
 		m.writes(g, m.dice.IntN(4))
 		w.Copy(g, 2)
 	}
 	return m
+}
+
+func keyOf(t *testing.T, fill byte) object.Key {
+	t.Helper()
+	key, err := object.NewKey(bytes.Repeat([]byte{fill}, object.KeyBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
 }
 
 // writes commits n entries.
@@ -200,7 +218,7 @@ func (m *model) times(moments map[*archivetest.Group][]int64) map[moment]string 
 	m.t.Helper()
 	ctx := m.t.Context()
 	times := map[moment]string{}
-	a, err := reader.Open(ctx, m.bucket, m.store.UUID, nil)
+	a, err := reader.Open(ctx, m.bucket, m.store.UUID, m.store.Keys)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -260,7 +278,7 @@ func (m *model) equal(ctx context.Context, read *reader.Group, g *archivetest.Gr
 func (m *model) check() {
 	m.t.Helper()
 	ctx := m.t.Context()
-	a, err := reader.Open(ctx, m.bucket, m.store.UUID, nil)
+	a, err := reader.Open(ctx, m.bucket, m.store.UUID, m.store.Keys)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -281,7 +299,7 @@ func (m *model) check() {
 			m.equal(ctx, read, g, groups[g.UUID])
 		}
 	}
-	report, err := reader.Verify(ctx, m.bucket, m.store.UUID, nil, reader.VerifyOptions{})
+	report, err := reader.Verify(ctx, m.bucket, m.store.UUID, m.store.Keys, reader.VerifyOptions{})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -300,7 +318,11 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := newModel(t, seed)
-			for range 50 {
+			for n := range 50 {
+				if n == 25 && m.store.Keys != nil {
+					m.store.Key = m.store.Keys[1] // switches encryption on, or replaces the key
+					m.w.Key = m.store.Key
+				}
 				m.step()
 				if t.Failed() {
 					return

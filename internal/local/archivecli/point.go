@@ -15,7 +15,7 @@ import (
 // pruned opens the archive that s selects as a prune.Store, which can change it.
 func (s Source) pruned(ctx context.Context) (*prune.Store, error) {
 	store, err := s.store(ctx)
-	return &prune.Store{Bucket: s.Bucket, UUID: store, Keys: s.Keys}, err
+	return &prune.Store{Bucket: s.Bucket, UUID: store, Key: s.Keys.First(), Keys: s.Keys}, err
 }
 
 // PointOptions describe the point that CreatePoint creates.

@@ -24,7 +24,7 @@ import (
 type Source struct {
 	Bucket bucket.Bucket // the bucket, or the part of it below the URL
 	Store  string        // UUID; if empty, the only store at the URL
-	Keys   object.Keys   // keys of the archive, if it is encrypted
+	Keys   object.Keys   // keys of the archive, if it is encrypted; the first one encrypts new objects
 	// NoUse makes Reading leave the archive unprotected from pruning, for callers whose account cannot create objects.
 	NoUse bool
 }

@@ -60,12 +60,14 @@ func say(out *cli.Output, r *reader.Report) {
 		units.Count(r.Catalogues, "catalogue", "catalogues"), units.Count(r.Segments, "segment", "segments"),
 		units.Count(r.Blobs, "blob", "blobs"))
 	if r.Keyless {
-		out.Sayf("its key is not known: only lengths and checksums were checked, and nothing between objects")
+		out.Sayf("%s not known: only lengths and checksums were checked. What the encrypted objects contain, and what objects "+
+			"say of each other, was not: give the keys with --encryption-keys", keyIDs(r.UnknownKeys))
 	} else {
 		out.Sayf("%s were read, of which %s; archived up to %s", units.Count(r.Entries, "entry", "entries"),
 			units.Count(r.Records, "is a record's version", "are records' versions"),
 			words(formatTime(r.Covered), "a time that is not known"))
 	}
+	sayKeys(out, r)
 	if r.Skipped > 0 {
 		out.Sayf("%s not read, because they are not in the sample", units.Count(r.Skipped, "object was", "objects were"))
 	}
@@ -75,5 +77,24 @@ func say(out *cli.Output, r *reader.Report) {
 	}
 	if r.Unused > 0 {
 		out.Sayf("%s to which nothing refers", units.Count(r.Unused, "object is there", "objects are there"))
+	}
+}
+
+// keyIDs names keys that are not known.
+func keyIDs(ids []string) string {
+	if len(ids) == 1 {
+		return "the key with id " + ids[0] + " is"
+	}
+	return "the keys with ids " + units.Some(ids, 3) + " are"
+}
+
+// sayKeys says with which keys the objects that were read are encrypted.
+func sayKeys(out *cli.Output, r *reader.Report) {
+	for _, k := range r.Keys {
+		with := "encrypted with key id " + k.KeyID
+		if k.KeyID == "" {
+			with = "not encrypted"
+		}
+		out.Sayf("%s %s", units.Count(k.Objects, "object is", "objects are"), with)
 	}
 }
