@@ -164,6 +164,28 @@ var _ = Describe("The archive of a store", func() {
 			p.reconcileConditions(ctx, a)
 			Expect(p.deployment(ctx).Spec.Template.Annotations).NotTo(Equal(template.Annotations))
 
+			By("encryption, whose Secret is missing, wrong, right and changed")
+			Expect(api.Get(ctx, client.ObjectKeyFromObject(a), a)).To(Succeed())
+			a.Spec.Encryption = &v1alpha1.ArchiveEncryption{SecretRef: v1alpha1.ArchiveSecretReference{Name: "keys"}}
+			Expect(api.Update(ctx, a)).To(Succeed())
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("Stalled", "True SecretMissing"))
+			keys := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "keys"},
+				Data: map[string][]byte{"2026": []byte("no-key-but-a-password")}}
+			Expect(api.Create(ctx, keys)).To(Succeed())
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("Stalled", "True EncryptionKeysInvalid"))
+			Expect(meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionStalled).Message).To(
+				And(ContainSubstring("Secret keys"), ContainSubstring("2026: it has 21 bytes"), Not(ContainSubstring("password"))))
+			Expect(p.deployment(ctx).Spec.Template.Spec.Containers[0].Args).NotTo(ContainElement(HavePrefix("--encryption-keys")))
+			keys.Data["2026"] = []byte("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
+			Expect(api.Update(ctx, keys)).To(Succeed())
+			p.reconcileConditions(ctx, a)
+			encrypts := p.deployment(ctx).Spec.Template
+			Expect(encrypts.Spec.Containers[0].Args).To(ContainElement("--encryption-keys=/etc/sheaf/keys"))
+			keys.Data["2027"] = []byte("AQECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+			Expect(api.Update(ctx, keys)).To(Succeed())
+			p.reconcileConditions(ctx, a)
+			Expect(p.deployment(ctx).Spec.Template.Annotations).NotTo(Equal(encrypts.Annotations))
+
 			By("another account")
 			Expect(api.Get(ctx, client.ObjectKeyFromObject(a), a)).To(Succeed())
 			a.Spec.CredentialsSecretRef, a.Spec.ServiceAccountName = nil, "sheaf-archive-quotes"

@@ -25,6 +25,12 @@ var recordArchiveCases = append(append([]badCase{
 	{field: "spec/serviceAccountName", value: "sheaf-archive", with: fields{"spec/credentialsSecretRef/name": "a"},
 		says: "give credentialsSecretRef or serviceAccountName, not both"},
 
+	{field: "spec/encryption", value: fields{}, at: "spec.encryption.secretRef", says: "Required value"},
+	{field: "spec/encryption/secretRef", value: fields{}, at: "spec.encryption.secretRef.name", says: "Required value"},
+	{field: "spec/encryption/secretRef/name", value: "", says: "at least 1 chars long"},
+	{field: "spec/encryption/secretRef/name", value: "other/secret", says: "must be the name of a Secret"},
+	{field: "spec/encryption/secretRef/name", value: letters(254), says: "may not be more than 253"},
+
 	{field: "spec/interval", value: "999ms", says: "interval must be a duration from 1s to 1h"},
 	{field: "spec/interval", value: "61m", says: "interval must be a duration from 1s to 1h"},
 	{field: "spec/interval", value: "often", says: "interval must be a duration from 1s to 1h"},

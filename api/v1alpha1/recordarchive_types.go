@@ -83,6 +83,11 @@ type RecordArchiveSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}(ms|s|m|h)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="interval must be a duration from 1s to 1h, such as 10s or 5m"
 	Interval *metav1.Duration `json:"interval,omitempty"`
+	// Encryption says with which keys the objects of the archive are encrypted. Without it, objects are encrypted only as
+	// the bucket does it by itself. It may be added to an archive that exists: objects that exist stay as they are. It may
+	// not be removed while an archive with encrypted objects continues at the same URL.
+	// +optional
+	Encryption *ArchiveEncryption `json:"encryption,omitempty"`
 	// Hold says how much history the shards keep for the archive while it is behind.
 	// +optional
 	Hold *ArchiveHold `json:"hold,omitempty"`
@@ -104,6 +109,16 @@ type ArchiveSecretReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="name must be the name of a Secret of this namespace"
 	Name string `json:"name"`
+}
+
+// ArchiveEncryption names the keys of an encrypted archive. If they are lost, the archive is lost.
+type ArchiveEncryption struct {
+	// SecretRef names a Secret of this namespace. Each of its keys has one encryption key: 32 random bytes in base64, as
+	// openssl rand -base64 32 prints them. The first one in the order of names encrypts new objects, or the one that the
+	// key current of the Secret names. All of them decrypt, so leave each one there as long as objects need it. If the
+	// Secret's content changes, the pod is replaced within a minute.
+	// +required
+	SecretRef ArchiveSecretReference `json:"secretRef"`
 }
 
 // ArchiveHold says how much history the shards keep for an archive that is behind. Beyond it, compaction goes on, and

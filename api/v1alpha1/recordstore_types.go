@@ -158,6 +158,9 @@ type Restore struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^sheaf-archive(-[a-z0-9]([a-z0-9-]*[a-z0-9])?)?$')",message="serviceAccountName must be sheaf-archive, or begin with sheaf-archive-: the operator may use no other ServiceAccount"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+	// Encryption names the keys of an encrypted archive, as in a RecordArchive. The keys are only used to read.
+	// +optional
+	Encryption *ArchiveEncryption `json:"encryption,omitempty"`
 	// StoreUID is the UUID of the archived store, which is the name of its folder at the URL. It is status.storeUID of
 	// the archived RecordStore; sheaf-archive list shows it.
 	// +required

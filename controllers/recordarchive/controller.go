@@ -96,6 +96,7 @@ var (
 		{Name: "credentials", Do: func(ctx context.Context, w *work) step.Outcome {
 			return readCredentials(ctx, w.r.Live, w.seen)
 		}},
+		{Name: "keys", Do: func(ctx context.Context, w *work) step.Outcome { return readKeys(ctx, w.r.Live, w.seen) }},
 		{Name: "certificate", Do: func(ctx context.Context, w *work) step.Outcome {
 			return ensureCertificate(ctx, w.r.Trust, w.seen)
 		}},
@@ -159,6 +160,13 @@ func readCredentials(ctx context.Context, live client.Reader, seen *observed) (o
 	return out
 }
 
+// readKeys checks the encryption keys of the archive, and reads a hash of them.
+func readKeys(ctx context.Context, live client.Reader, seen *observed) (out step.Outcome) {
+	seen.keysHash, out = fleet.ReadKeysSecret(ctx, live, seen.archive.Namespace, seen.archive.Spec.Encryption,
+		"spec.encryption")
+	return out
+}
+
 // ensureCertificate creates and renews the certificate of the archiver. If keeper is nil, the archiver has no
 // certificate.
 func ensureCertificate(ctx context.Context, keeper *trust.Keeper, seen *observed) step.Outcome {
@@ -205,7 +213,8 @@ func ensureCertificate(ctx context.Context, keeper *trust.Keeper, seen *observed
 // applyDeployment applies the Deployment of the archive.
 func applyDeployment(ctx context.Context, c client.Client, seen *observed, image string) step.Outcome {
 	d := workload.ArchiveDeployment(workload.ArchiveInput{Store: seen.store, Archive: seen.archive, Image: image,
-		Credentials: seen.credentials.Keys, CredentialsHash: seen.credentials.Hash})
+		Credentials: seen.credentials.Keys, CredentialsHash: seen.credentials.Hash,
+		KeysHash: seen.keysHash})
 	_, err := step.Apply(ctx, c, seen.archive, d)
 	if err != nil && !step.Passing(err) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) {
 		return step.Fail("ObjectRefused", fmt.Sprintf("the API server refuses the Deployment of this archive: %v. Correct "+

@@ -45,6 +45,7 @@ type observed struct {
 	now     time.Time
 
 	credentials fleet.BucketCredentials
+	keysHash    string // identifies the encryption keys; empty if there are none
 
 	deployment *appsv1.Deployment // nil if there is none yet
 	pod        *corev1.Pod        // the newest pod; nil if there is none

@@ -123,6 +123,10 @@ func beginnings(refuses func(*archiving.SourceReport)) map[string]func() *scene 
 		"restore without credentials": func(s *scene, _ *corev1.Pod) {
 			s.store.Spec.Restore.CredentialsSecretRef = &v1alpha1.ArchiveSecretReference{Name: "bucket"}
 		},
+		"restore without its encryption keys": func(s *scene, _ *corev1.Pod) {
+			s.store.Spec.Restore.Encryption = &v1alpha1.ArchiveEncryption{
+				SecretRef: v1alpha1.ArchiveSecretReference{Name: "keys"}}
+		},
 		"restore whose source is silent": func(s *scene, _ *corev1.Pod) {
 			s.source = func() (*archiving.SourceReport, error) { return nil, errors.New("no route") }
 		},

@@ -69,9 +69,14 @@ func (r restoring) apply(ctx context.Context) step.Outcome {
 	if !out.IsComplete() {
 		return out
 	}
+	keysHash, out := fleet.ReadKeysSecret(ctx, r.live, r.store.Namespace, r.store.Spec.Restore.Encryption,
+		"spec.restore.encryption")
+	if !out.IsComplete() {
+		return out
+	}
 	r.seen.restore.pinned = workload.RestorePoint(r.store) != nil
 	return r.writer.apply(ctx, workload.RestoreService(r.store), workload.RestoreDeployment(workload.RestoreInput{
-		Store: r.store, Image: r.image, Credentials: secret.Keys, CredentialsHash: secret.Hash}))
+		Store: r.store, Image: r.image, Credentials: secret.Keys, CredentialsHash: secret.Hash, KeysHash: keysHash}))
 }
 
 // ask reads the pod of the source, and asks it for its report.

@@ -22,6 +22,16 @@ const credentialsVolume = "credentials"
 // of the credentials changes the template and replaces the pod.
 const annotationCredentials = "sheaf.dev/credentials"
 
+// keysDir is the folder in an archive's pod that contains the encryption keys.
+const keysDir = "/etc/sheaf/keys"
+
+// keysVolume is the name of the pod's volume that is mounted at keysDir.
+const keysVolume = "keys"
+
+// annotationKeys is set on the pod templates of archives. Its value is a hash of the encryption keys, so a change of the
+// keys changes the template and replaces the pod.
+const annotationKeys = "sheaf.dev/encryption-keys"
+
 // credentialVariables are the keys of a credentials Secret whose values become environment variables of the same name.
 var credentialVariables = []string{
 	"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
@@ -60,6 +70,8 @@ type ArchiveInput struct {
 	Credentials []string
 	// CredentialsHash is a hash of the values of these keys.
 	CredentialsHash string
+	// KeysHash is a hash of the encryption keys in the Secret of spec.encryption; empty if the archive has no keys.
+	KeysHash string
 }
 
 // ArchiveImage returns the image of an archive's pod, or "" if neither the archive nor the operator specifies one.
@@ -96,6 +108,7 @@ func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 	if spec.CredentialsSecretRef != nil {
 		giveCredentials(&template, spec.CredentialsSecretRef.Name, in.Credentials, in.CredentialsHash)
 	}
+	giveKeys(&template, spec.Encryption, in.KeysHash)
 	customize(&template, &spec.PodOptions, selector.MatchLabels)
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Archive(store.Name), Labels: labels},
@@ -113,7 +126,7 @@ func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 func giveCredentials(template *corev1.PodTemplateSpec, secret string, keys []string, hash string) {
 	from := corev1.LocalObjectReference{Name: secret}
 	container := &template.Spec.Containers[0]
-	template.Annotations = map[string]string{annotationCredentials: hash}
+	annotate(template, annotationCredentials, hash)
 	for _, key := range credentialVariables {
 		if slices.Contains(keys, key) {
 			container.Env = append(container.Env, corev1.EnvVar{Name: key, ValueFrom: &corev1.EnvVarSource{
@@ -135,4 +148,27 @@ func giveCredentials(template *corev1.PodTemplateSpec, secret string, keys []str
 			DefaultMode: new(int32(0o440))}}})
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: credentialsVolume,
 		MountPath: credentialsDir, ReadOnly: true})
+}
+
+// giveKeys gives a pod the encryption keys of an archive as a folder of files. It does nothing if encryption is nil. The
+// hash identifies the keys.
+func giveKeys(template *corev1.PodTemplateSpec, encryption *v1alpha1.ArchiveEncryption, hash string) {
+	if encryption == nil {
+		return
+	}
+	annotate(template, annotationKeys, hash)
+	template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: keysVolume,
+		VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: encryption.SecretRef.Name,
+			DefaultMode: new(int32(0o440))}}})
+	container := &template.Spec.Containers[0]
+	container.Args = append(container.Args, "--encryption-keys="+keysDir)
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: keysVolume, MountPath: keysDir,
+		ReadOnly: true})
+}
+
+func annotate(template *corev1.PodTemplateSpec, key, value string) {
+	if template.Annotations == nil {
+		template.Annotations = map[string]string{}
+	}
+	template.Annotations[key] = value
 }

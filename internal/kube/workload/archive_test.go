@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
@@ -95,6 +96,45 @@ func TestTheArchiveDoesNotReachEtcd(t *testing.T) {
 		peer := p.Policy.Spec.Ingress[0].From[0].PodSelector
 		if len(peer.MatchExpressions) != 1 || peer.MatchExpressions[0].Values[0] != ContainerArchive {
 			t.Errorf("etcd lets in %+v", peer)
+		}
+	}
+}
+
+// Encryption keys are files of a volume, and never environment variables. New keys change the template, so the pod is
+// replaced.
+func TestEncryptionKeysAreFiles(t *testing.T) {
+	encryption := &v1alpha1.ArchiveEncryption{SecretRef: v1alpha1.ArchiveSecretReference{Name: "keys"}}
+	store := restoredStore()
+	archive := &v1alpha1.RecordArchive{}
+	archive.Spec.URL, archive.Spec.CredentialsSecretRef = "s3://backups/quotes", store.Spec.Restore.CredentialsSecretRef
+	templates := func(hash string) []corev1.PodTemplateSpec {
+		return []corev1.PodTemplateSpec{
+			ArchiveDeployment(ArchiveInput{Store: store, Archive: archive, CredentialsHash: "abc", KeysHash: hash}).Spec.Template,
+			RestoreDeployment(RestoreInput{Store: store, CredentialsHash: "abc", KeysHash: hash}).Spec.Template}
+	}
+	for _, template := range templates("") {
+		if _, ok := template.Annotations[annotationKeys]; ok || slices.ContainsFunc(template.Spec.Volumes,
+			func(v corev1.Volume) bool { return v.Name == keysVolume }) {
+			t.Errorf("keys without encryption: %+v", template)
+		}
+	}
+	archive.Spec.Encryption, store.Spec.Restore.Encryption = encryption, encryption
+	for _, template := range templates("def") {
+		c := template.Spec.Containers[0]
+		volume := slices.IndexFunc(template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == keysVolume })
+		mount := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == keysVolume })
+		if volume < 0 || mount < 0 || template.Spec.Volumes[volume].Secret.SecretName != "keys" ||
+			*template.Spec.Volumes[volume].Secret.DefaultMode != 0o440 || !c.VolumeMounts[mount].ReadOnly ||
+			c.VolumeMounts[mount].MountPath != keysDir || !slices.Contains(c.Args, "--encryption-keys="+keysDir) {
+			t.Errorf("volumes %+v, mounts %+v, arguments %v", template.Spec.Volumes, c.VolumeMounts, c.Args)
+		}
+		if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			return e.ValueFrom != nil && e.ValueFrom.SecretKeyRef.Name == "keys"
+		}) {
+			t.Errorf("environment %+v", c.Env)
+		}
+		if template.Annotations[annotationKeys] != "def" || template.Annotations[annotationCredentials] != "abc" {
+			t.Errorf("annotations %v", template.Annotations)
 		}
 	}
 }

@@ -20,6 +20,8 @@ type RestoreInput struct {
 	Credentials []string
 	// CredentialsHash is a hash of the values of these keys.
 	CredentialsHash string
+	// KeysHash is a hash of the encryption keys in the Secret of spec.restore.encryption; empty if there are none.
+	KeysHash string
 }
 
 // RestorePoint returns the flag that says as of when the source serves the archive. A source that starts again must
@@ -66,6 +68,7 @@ func RestoreDeployment(in RestoreInput) *appsv1.Deployment {
 	if spec.CredentialsSecretRef != nil {
 		giveCredentials(&template, spec.CredentialsSecretRef.Name, in.Credentials, in.CredentialsHash)
 	}
+	giveKeys(&template, spec.Encryption, in.KeysHash)
 	customize(&template, &v1alpha1.PodOptions{}, selector.MatchLabels)
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Restore(store.Name), Labels: labels},
