@@ -28,8 +28,7 @@ type Named struct {
 	Key  object.Key
 }
 
-// Load reads the keys in a folder, in the order of keyfiles.Parse: the first one encrypts new objects. Files whose names
-// begin with a dot are ignored, because Kubernetes mounts Secrets with such files.
+// Load reads the keys in a folder, in the order of keyfiles.Parse: the first one encrypts new objects.
 func Load(dir string) ([]Named, error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -38,7 +37,7 @@ func Load(dir string) ([]Named, error) {
 	content := map[string][]byte{}
 	for _, f := range files {
 		if strings.HasPrefix(f.Name(), ".") {
-			continue
+			continue // keyfiles.Parse ignores it, and it may be a folder
 		}
 		if len(content) == filesMax {
 			return nil, fmt.Errorf("%w: %s has more than %d files: is it the right folder?", ErrInvalid, dir, filesMax)
