@@ -105,11 +105,12 @@ func ParseBaseName(name string) (group uuid.UUID, number uint64, ok bool) {
 // GroupPrefix returns the prefix of the names of all of a group's objects.
 func GroupPrefix(group uuid.UUID) string { return groupPrefix(group) }
 
-// These are the prefixes of the names of points, uses and drops.
+// These are the prefixes of the names of points, uses, drops and drills.
 const (
 	PointPrefix = "points/"
 	UsePrefix   = "use/"
 	DropPrefix  = "drop/"
+	DrillPrefix = "drill/"
 )
 
 // pointNameMax is the maximum length of a point's name.
@@ -138,6 +139,19 @@ func ParseDropName(name string) (number uint64, ok bool) {
 		return 0, false
 	}
 	return parseDigits(text)
+}
+
+// DrillName returns the name of a drill that began at a time, in Unix ns.
+func DrillName(unixNanos int64) string { return DrillPrefix + digits(uint64(max(unixNanos, 0))) }
+
+// ParseDrillName returns the time in the name of a drill, in Unix ns. It returns false for every other name.
+func ParseDrillName(name string) (unixNanos int64, ok bool) {
+	text, ok := strings.CutPrefix(name, DrillPrefix)
+	if !ok {
+		return 0, false
+	}
+	n, ok := parseDigits(text)
+	return int64(n), ok && n <= format.NumberMax
 }
 
 func digits(n uint64) string { return fmt.Sprintf("%0*d", numberDigits, n) }

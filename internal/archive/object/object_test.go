@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"testing/iotest"
 
@@ -293,6 +294,13 @@ func headers() map[Kind]struct {
 		}, 0},
 		KindUse:  {&Use{Created: 3000, Until: 4000, What: "restore"}, 0},
 		KindDrop: {&Drop{Time: 3000, Objects: []string{"log/00/0000000000000000001"}}, 0},
+		KindDrill: {&Drill{
+			Time: 3000, Seconds: 12, Point: 1500, Result: DrillDiffers, Records: 4, Bytes: 600, Differing: 1,
+			Groups: []DrillGroup{{
+				Group: group, Name: "quotes", Index: 6, Result: DrillDiffers, Records: 4, Bytes: 600, Compared: 2, Changed: 1,
+			}},
+			Differences: []DrillDifference{{Group: group, Name: "quotes", ID: "-9223372036854775808", What: "it is not there"}},
+		}, 0},
 	}
 }
 
@@ -368,6 +376,11 @@ func TestInconsistentHeadersAreRefused(t *testing.T) {
 		change(&p)
 		return &p
 	}
+	drill := func(change func(*Drill)) *Drill {
+		d := *headers()[KindDrill].header.(*Drill)
+		change(&d)
+		return &d
+	}
 	for name, c := range map[string]struct {
 		header Header
 		body   int64
@@ -432,6 +445,16 @@ func TestInconsistentHeadersAreRefused(t *testing.T) {
 		"segment id in upper case":  {catalogue(func(c *Catalogue) { c.Segments[0].ID = "0123456789ABCDEF" }), 0},
 		"segment id that is short":  {catalogue(func(c *Catalogue) { c.Segments[0].ID = "0123" }), 0},
 		"catalogue with a bad hole": {catalogue(func(c *Catalogue) { c.Holes = []Hole{{From: 2, To: 1}} }), 0},
+		"drill with a body":         {drill(func(*Drill) {}), 1},
+		"drill without a result":    {drill(func(d *Drill) { d.Result = "fine" }), 0},
+		"drill that hides a result": {drill(func(d *Drill) { d.Groups[0].Result = "" }), 0},
+		"drill with a negative sum": {drill(func(d *Drill) { d.Records = -1 }), 0},
+		"proof with a difference":   {drill(func(d *Drill) { d.Result = DrillProven }), 0},
+		"proof of one group twice":  {drill(func(d *Drill) { d.Groups = append(d.Groups, d.Groups[0]) }), 0},
+		"difference without words":  {drill(func(d *Drill) { d.Differences[0].What = "" }), 0},
+		"differences without end": {drill(func(d *Drill) {
+			d.Differences = slices.Repeat(d.Differences, DrillDifferencesMax+1)
+		}), 0},
 	} {
 		if _, err := NewEncoder(Spec{Store: store, Header: c.header, BodyBytes: c.body}); err == nil {
 			t.Errorf("%s passes", name)
@@ -478,6 +501,14 @@ func TestNames(t *testing.T) {
 	}
 	if n, ok := ParseLogName(LogName(42)); n != 42 || !ok {
 		t.Error("the name of a log object is not parsed")
+	}
+	if n, ok := ParseDrillName(DrillName(42)); n != 42 || !ok {
+		t.Error("the name of a drill is not parsed")
+	}
+	for _, name := range []string{"", "drill/", "drill/42", "drill/4611686018427387905", "drop/0000000000000000042"} {
+		if _, ok := ParseDrillName(name); ok {
+			t.Errorf("%q is taken for a drill", name)
+		}
 	}
 	if g, n, ok := ParseCatalogueName(CatalogueName(group, 7)); g != group || n != 7 || !ok {
 		t.Error("the name of a catalogue is not parsed")

@@ -40,6 +40,8 @@ func (a *Archive) Object(ctx context.Context, name string) (Object, error) {
 		to = &object.Use{}
 	case object.KindDrop:
 		to = &object.Drop{}
+	case object.KindDrill:
+		to = &object.Drill{}
 	}
 	if !ok || to == nil {
 		return Object{}, fmt.Errorf("%q is not the name of an object of a store's folder that this program reads: %w", name,

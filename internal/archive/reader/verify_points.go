@@ -12,13 +12,22 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// small checks the small kinds of objects: bases, points, uses and drops.
+// isSmall reports whether the objects of a kind have a header alone, and belong to no chain of objects.
+func isSmall(kind object.Kind) bool {
+	switch kind {
+	case object.KindBase, object.KindPoint, object.KindUse, object.KindDrop, object.KindDrill:
+		return true
+	}
+	return false
+}
+
+// small checks the small kinds of objects: bases, points, uses, drops and drills.
 func (v *verifier) small(ctx context.Context) {
 	var points []*object.Point
 	dropped := map[string]int64{} // for each object, the time of the latest drop that lists it
 	for _, name := range slices.Sorted(maps.Keys(v.names)) {
 		kind, ok := KindOf(name)
-		if !ok || kind != object.KindBase && kind != object.KindPoint && kind != object.KindUse && kind != object.KindDrop {
+		if !ok || !isSmall(kind) {
 			continue
 		}
 		if ctx.Err() != nil {
@@ -45,6 +54,10 @@ func (v *verifier) small(ctx context.Context) {
 				continue
 			}
 			points = append(points, h)
+		case *object.Drill:
+			if name != object.DrillName(h.Time) {
+				v.problem(nil, fmt.Errorf("object %s: %w: it is the drill %d", name, object.ErrForeign, h.Time))
+			}
 		}
 	}
 	for _, p := range points {
