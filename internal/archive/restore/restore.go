@@ -71,11 +71,7 @@ func New(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time) 
 // has for it, because pruning may have dropped the entries around the point's time. Groups that the point does not list
 // did not exist then, and are left out.
 func NewAtPoint(ctx context.Context, a *reader.Archive, store uuid.UUID, point *object.Point) (*Restore, error) {
-	w := when{time: time.Unix(0, point.Time), point: map[uuid.UUID]object.PointGroup{}}
-	for _, g := range point.Groups {
-		w.point[g.Group] = g
-	}
-	return build(ctx, a, store, w)
+	return build(ctx, a, store, whenOf(point))
 }
 
 // NewUpTo is like New, but it takes a group as it was last archived if the archive covers the group only up to an
@@ -85,12 +81,40 @@ func NewUpTo(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Ti
 	return build(ctx, a, store, when{time: at, orEnd: true})
 }
 
+// NewOfGroups is like New, but takes only the given groups of the archive. If point is not nil, it is like NewAtPoint, and
+// the time does not matter. A drill restores a few groups of a store at a time.
+func NewOfGroups(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time, point *object.Point,
+	groups []uuid.UUID) (*Restore, error) {
+	w := when{time: at}
+	if point != nil {
+		w = whenOf(point)
+	}
+	w.only = make(map[uuid.UUID]bool, len(groups))
+	for _, id := range groups {
+		w.only[id] = true
+	}
+	return build(ctx, a, store, w)
+}
+
 // when is the time as of which a store is restored.
 type when struct {
 	time  time.Time
 	orEnd bool                            // whether a group whose archive ends earlier is taken as it was last archived
 	point map[uuid.UUID]object.PointGroup // the groups of a named point, by UUID; nil if the restore is as of a time
+	only  map[uuid.UUID]bool              // the groups to restore, by their UUIDs in the archive; nil means all
 }
+
+// whenOf returns the time of a named point.
+func whenOf(point *object.Point) when {
+	w := when{time: time.Unix(0, point.Time), point: map[uuid.UUID]object.PointGroup{}}
+	for _, g := range point.Groups {
+		w.point[g.Group] = g
+	}
+	return w
+}
+
+// wants reports whether a group of the archive is to be restored.
+func (w when) wants(group uuid.UUID) bool { return w.only == nil || w.only[group] }
 
 // existed reports whether a group existed at the time.
 func (w when) existed(g *reader.Group) bool {
@@ -126,14 +150,14 @@ func build(ctx context.Context, a *reader.Archive, store uuid.UUID, w when) (*Re
 	missing := maps.Clone(w.point) // groups of the point that have not been found yet
 	for id, err := range broken {
 		of, listed := w.point[id]
-		if w.point != nil && !listed {
+		if w.point != nil && !listed || !w.wants(id) {
 			continue
 		}
 		delete(missing, id)
 		r.groups = append(r.groups, Group{Name: of.Name, UUID: GroupUUID(store, id), Source: id, Err: err})
 	}
 	for _, g := range all {
-		if !w.existed(g) {
+		if !w.existed(g) || !w.wants(g.UUID) {
 			continue
 		}
 		delete(missing, g.UUID)
@@ -147,11 +171,16 @@ func build(ctx context.Context, a *reader.Archive, store uuid.UUID, w when) (*Re
 		r.groups = append(r.groups, found)
 	}
 	for id, g := range missing {
+		if !w.wants(id) {
+			continue
+		}
 		r.groups = append(r.groups, Group{Name: g.Name, UUID: GroupUUID(store, id), Source: id,
 			Err: fmt.Errorf("group %s: the archive does not have it any more: %w", g.Name, fs.ErrNotExist)})
 	}
 	r.oneOfEachName()
-	r.addMissing()
+	if w.only == nil {
+		r.addMissing()
+	}
 	r.number()
 	return r, nil
 }

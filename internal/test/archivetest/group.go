@@ -2,6 +2,7 @@ package archivetest
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -160,6 +161,9 @@ func (g *Group) Versions(id int64) (versions []Record) {
 	}
 	return versions
 }
+
+// History returns all entries that were ever committed, including those that Compact has dropped.
+func (g *Group) History() []format.Entry { return slices.Clone(g.history) }
 
 // Entries returns the entries that are archived.
 func (g *Group) Entries() []format.Entry { return g.kept(1, g.archived) }
