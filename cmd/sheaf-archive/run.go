@@ -208,6 +208,16 @@ func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, so
 	p.begin(store.UUID, a)
 	defer p.end()
 	defer keepUp(ctx, p.upkeep, &prune.Store{Bucket: b, UUID: store.UUID}, a)()
+	watching, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		p.watchDrills(watching, log, inner, store.UUID)
+	}()
+	defer func() {
+		stop()
+		<-watched
+	}()
 	if err := a.Run(ctx); ctx.Err() == nil {
 		return fmt.Errorf("the archiver stopped: %w", err)
 	}

@@ -89,6 +89,10 @@ var (
 	descGroups  = describe("groups", "Groups that are archived.")
 	descWaiting = describe("waiting_groups", "Groups whose first copy is not complete.")
 	descPending = describe("pending_bytes", "News in memory that are in no object yet.")
+	descDrill   = describe("drill_timestamp_seconds", "When the newest drill began. Absent if there is none.")
+	descProven  = describe("drill_proven_timestamp_seconds",
+		"When the newest drill began that has proven that the archive can be restored. Absent if none has.")
+	descDiffers = describe("drill_differences", "Differences that the newest drill has found. Absent if there is none.")
 	descState   = describe("state", "1 for what the archiver does: starting, archiving, waiting (for the next attempt), "+
 		"ended (another archiver has taken over).", "state")
 )
@@ -96,7 +100,7 @@ var (
 // Describe implements prometheus.Collector.
 func (s series) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descThrough, descLag, descLast, descObjects, descBytes, descErrors, descBucket,
-		descHoles, descGroups, descWaiting, descPending, descState} {
+		descHoles, descGroups, descWaiting, descPending, descDrill, descProven, descDiffers, descState} {
 		to <- d
 	}
 	describeUpkeep(to)
@@ -127,6 +131,13 @@ func (s series) Collect(to chan<- prometheus.Metric) {
 	send(descGroups, prometheus.GaugeValue, float64(r.Groups))
 	send(descWaiting, prometheus.GaugeValue, float64(r.Waiting))
 	send(descPending, prometheus.GaugeValue, float64(r.PendingBytes))
+	if d := r.Drill; d != nil {
+		send(descDrill, prometheus.GaugeValue, float64(d.Time.UnixMilli())/1000)
+		send(descDiffers, prometheus.GaugeValue, float64(d.Differing))
+		if d.Proven != nil {
+			send(descProven, prometheus.GaugeValue, float64(d.Proven.UnixMilli())/1000)
+		}
+	}
 	for _, state := range []archiving.State{archiving.Starting, archiving.Archiving, archiving.Waiting, archiving.Ended} {
 		is := 0.0
 		if state == r.State {

@@ -48,6 +48,7 @@ type process struct {
 	bucketErrors   map[string]int64
 	bucketTrouble  archiving.Trouble // the last failed call to the bucket
 	lastObject     time.Time
+	drill          *archiving.Drill // the newest drill, without the age of the proof; nil if none is known
 }
 
 func newProcess(version string, interval time.Duration) *process {
@@ -175,6 +176,7 @@ func (p *process) report() archiving.Report {
 		lag := max(now.Sub(p.through), 0).Seconds()
 		r.ArchivedThrough, r.LagSeconds = new(p.through), &lag
 	}
+	r.Drill = p.drilled(now)
 	r.Trouble = p.troubled(&s)
 	if p.upkeep != nil {
 		r.Upkeep = upkeepReport(p.upkeep)

@@ -152,14 +152,18 @@ func (d *drill) differs(g *restore.Group, id, what string) {
 
 // conclude computes the sums and the result from the groups.
 func (d *drill) conclude() {
-	proven := 0
-	var failed, refused string // why a group has failed, or was refused
+	proven, compared := 0, 0
+	var failed, refused, alone string // why a group has failed, was refused, or was not compared
 	for i := range d.out.Groups {
 		g := &d.out.Groups[i]
 		why := fmt.Sprintf("group %s: %s", g.Name, g.Error)
 		switch g.Result {
 		case object.DrillProven:
-			proven++
+			if proven++; g.NotCompared == "" {
+				compared++
+			} else {
+				alone = fmt.Sprintf("group %s: %s", g.Name, g.NotCompared)
+			}
 		case object.DrillFailed:
 			failed = why
 		case object.DrillRefused:
@@ -176,6 +180,8 @@ func (d *drill) conclude() {
 	case proven == 0:
 		d.out.Result, d.out.Error = object.DrillFailed, "none of the groups can be read as of this point: "+
 			cmp.Or(refused, "they did not exist, or were deleted")
+	case compared == 0:
+		d.out.Result, d.out.Error = object.DrillFailed, "none of the groups was compared with the store: "+alone
 	default:
 		d.out.Result = object.DrillProven
 	}

@@ -17,7 +17,9 @@ import (
 	"sheaf.dev/sheaf/internal/archive/prune"
 	"sheaf.dev/sheaf/internal/archive/reader"
 	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/archivetest"
+	"sheaf.dev/sheaf/internal/test/drilltest"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -27,7 +29,7 @@ const scratchDir = "/scratch"
 type scene struct {
 	b     *archivetest.Memory
 	w     *archivetest.Writer
-	store *store
+	store *drilltest.Store
 	disk  *vfstest.Mem
 	opts  Options
 }
@@ -40,7 +42,7 @@ func sampleScene(t *testing.T, key object.Key) *scene {
 }
 
 func newScene(b *archivetest.Memory, w *archivetest.Writer) *scene {
-	s := &scene{b: b, w: w, store: living(w), disk: vfstest.NewMem()}
+	s := &scene{b: b, w: w, store: drilltest.New(w), disk: vfstest.NewMem()}
 	now := w.Now().Add(time.Hour)
 	s.opts = Options{
 		Bucket: b, Store: w.Store, Keys: object.Keys{w.Key}, Key: w.Key, Living: s.store, Groups: 10, At: w.Now(),
@@ -72,8 +74,8 @@ func (s *scene) run(t *testing.T) *object.Drill {
 	if names, err := s.disk.List(scratchDir); err != nil || !slices.Equal(names, []string{lockName}) {
 		t.Fatalf("the scratch folder has %v, error %v", names, err)
 	}
-	if s.store.copies != 0 {
-		t.Fatalf("%d copies are open", s.store.copies)
+	if s.store.Copies != 0 {
+		t.Fatalf("%d copies are open", s.store.Copies)
 	}
 	return d
 }
@@ -167,33 +169,33 @@ func TestAHarmedArchiveDiffers(t *testing.T) {
 		"a record is missing": {func(_ *testing.T, s *scene) {
 			g := s.w.Groups[3]
 			g.Put(77, "never archived")
-			s.store.set(s.w, g, g.History())
+			s.store.Set(s.w, g, g.History())
 			g.Compact(g.Put(78, "archived")-1, 0)
 			s.w.Log(g, s.w.Groups[0], s.w.Groups[1])
 			s.opts.At = s.w.Now()
-			s.store.set(s.w, g, g.History())
+			s.store.Set(s.w, g, g.History())
 		}, "the store has it since index 3, and it was not restored", "77"},
 		"a delete is missing": {func(_ *testing.T, s *scene) {
 			g := s.w.Groups[3]
 			g.Compact(g.Delete(1))
 			s.w.Log(g, s.w.Groups[0], s.w.Groups[1])
 			s.opts.At = s.w.Now()
-			s.store.set(s.w, g, g.History())
+			s.store.Set(s.w, g, g.History())
 		}, "index 1 of it was restored, but it was deleted at index 3", "1"},
 		"a version is missing": {func(_ *testing.T, s *scene) {
 			g := s.w.Groups[3]
 			g.Compact(g.Put(1, "rests no more"))
 			s.w.Log(g, s.w.Groups[0], s.w.Groups[1])
 			s.opts.At = s.w.Now()
-			s.store.set(s.w, g, g.History())
+			s.store.Set(s.w, g, g.History())
 		}, "index 1 of it was restored, but its newest one is 3", "1"},
 		"other data": {func(t *testing.T, s *scene) {
 			g := s.w.Groups[3]
-			s.store.set(s.w, g, change(t, g.History(), 1, func(e *format.Entry) { e.Data = []byte("other") }))
+			s.store.Set(s.w, g, change(t, g.History(), 1, func(e *format.Entry) { e.Data = []byte("other") }))
 		}, "checksum", "1"},
 		"a record that the store never had": {func(t *testing.T, s *scene) {
 			g := s.w.Groups[3]
-			s.store.set(s.w, g, change(t, g.History(), 1, func(e *format.Entry) { e.ID = 9 }))
+			s.store.Set(s.w, g, change(t, g.History(), 1, func(e *format.Entry) { e.ID = 9 }))
 		}, "the store has neither the record nor a delete of it", "1"},
 	} {
 		s := sampleScene(t, object.Key{})
@@ -222,6 +224,19 @@ func (s *scene) find(t *testing.T, part string) string {
 	return names[i]
 }
 
+// change returns entries of which one has been changed.
+func change(t *testing.T, entries []format.Entry, index uint64, change func(e *format.Entry)) []format.Entry {
+	t.Helper()
+	for i := range entries {
+		if entries[i].Index == index {
+			change(&entries[i])
+			return entries
+		}
+	}
+	t.Fatalf("no entry has index %d", index)
+	return nil
+}
+
 // flip changes one bit in the middle of an object.
 func flip(t *testing.T, s *scene, part string) {
 	t.Helper()
@@ -240,9 +255,9 @@ func TestWhatChangedSinceIsNoDifference(t *testing.T) {
 	alpha.Put(99, "new")
 	delta.Delete(1)
 	for _, g := range []*archivetest.Group{alpha, delta} {
-		s.store.set(s.w, g, g.History())
+		s.store.Set(s.w, g, g.History())
 	}
-	delete(s.store.groups, beta.UUID)
+	delete(s.store.Groups, beta.UUID)
 	d := s.run(t)
 	if d.Result != object.DrillProven {
 		t.Fatalf("%+v", d)
@@ -258,13 +273,13 @@ func TestWhatChangedSinceIsNoDifference(t *testing.T) {
 	}
 	// The store has dropped the delete since, and does not know any more when the record was deleted.
 	history := delta.History()
-	r := s.store.set(s.w, delta, history[1:2])
-	r.manifest.TombstoneFloor = 3
+	r := s.store.Set(s.w, delta, history[1:2])
+	r.Manifest.TombstoneFloor = 3
 	if g := of(t, s.run(t), delta); g.Changed != 1 || g.Result != object.DrillProven {
 		t.Errorf("delta without its delete: %+v", g)
 	}
 	// A replica that is behind does not have what is archived.
-	s.store.set(s.w, alpha, alpha.History()).applied = 3
+	s.store.Set(s.w, alpha, alpha.History()).Applied = 3
 	d = s.run(t)
 	if g := of(t, d, alpha); g.Compared+g.Changed != 0 || !strings.Contains(g.NotCompared, "is behind") {
 		t.Errorf("a replica that is behind: %+v", d)
@@ -281,7 +296,7 @@ func TestReplacedEntriesOfTheStoreDoNotCount(t *testing.T) {
 	for i := range void {
 		void[i].ID, void[i].Kind, void[i].Codec, void[i].Data = 3, format.KindPut, format.CodecPlain, []byte("void")
 	}
-	s.store.set(s.w, alpha, slices.Concat(history[:last-2], void, history[last-2:]))
+	s.store.Set(s.w, alpha, slices.Concat(history[:last-2], void, history[last-2:]))
 	if d := s.run(t); d.Result != object.DrillProven {
 		t.Errorf("%+v", d)
 	}
@@ -316,8 +331,10 @@ func TestADrillThatDoesNotFindOutHasFailed(t *testing.T) {
 		"no room on the disk": {func(s *scene) { s.disk.SetCapacity(slackBytes) }, ErrNoRoom.Error()},
 		"no room by its limit": {func(s *scene) { s.opts.Scratch.BytesMax = slackBytes + 100 },
 			"at most 16777316 may be used"},
-		"the store is away": {func(s *scene) { s.store.err = errors.New("connection refused") },
+		"the store is away": {func(s *scene) { s.store.Err = errors.New("connection refused") },
 			"the store could not be read, so the records were not compared: connection refused"},
+		"no group can be compared": {func(s *scene) { clear(s.store.Groups) },
+			"none of the groups was compared with the store: group delta: no shard of the store has the group"},
 		"no group can be read": {func(s *scene) { s.opts.At, s.opts.Groups = archivetest.Begin, 1 },
 			"none of the groups can be read as of this point"},
 	} {
@@ -363,8 +380,12 @@ func TestScratchOfAKilledDrillIsRemoved(t *testing.T) {
 	if err := s.disk.MkdirAll(left); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.disk.Create(path.Join(left, "file")); err != nil {
-		t.Fatal(err)
+	// The next drill could install nothing beside a manifest that is damaged.
+	for _, name := range []string{path.Join(left, "file"), path.Join(scratchDir, scratchName, format.ManifestName),
+		path.Join(scratchDir, scratchName, format.ReplicaName)} {
+		if err := vfs.WriteAside(s.disk, name, []byte("left by a drill that was killed")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if d := s.run(t); d.Result != object.DrillProven {
 		t.Errorf("%+v", d)

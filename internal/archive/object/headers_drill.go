@@ -58,6 +58,18 @@ type DrillDifference struct {
 	What  string    `json:"what"`
 }
 
+// String names the difference in one line.
+func (d DrillDifference) String() string {
+	name := d.Name
+	if name == "" {
+		name = d.Group.String()
+	}
+	if d.ID != "" {
+		return fmt.Sprintf("group %s, record %s: %s", name, d.ID, d.What)
+	}
+	return fmt.Sprintf("group %s: %s", name, d.What)
+}
+
 func (*Drill) kind() Kind { return KindDrill }
 
 func (d *Drill) check(bodyBytes int64) error {

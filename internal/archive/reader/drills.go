@@ -6,6 +6,9 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
@@ -47,12 +50,21 @@ func (a *Archive) NewestDrill(ctx context.Context) (*object.Drill, error) {
 	return nil, nil
 }
 
-// NewestProof returns the newest drill that has proven the archive, or nil if none has.
-func (a *Archive) NewestProof(ctx context.Context) (*object.Drill, error) {
+// NewestDrills returns the newest drill of a store's archive, and the newest one that has proven the archive. They are
+// nil if there are none. Unlike Open, it lists nothing else.
+func NewestDrills(ctx context.Context, b bucket.Bucket, store uuid.UUID, keys object.Keys) (newest,
+	proof *object.Drill, err error) {
+	a := &Archive{folder: &folder{bucket: bucket.Under(b, store.String()), store: store, keys: keys}}
 	for d, err := range a.Drills(ctx) {
-		if err != nil || d.Result == object.DrillProven {
-			return d, err
+		if err != nil {
+			return nil, nil, err
+		}
+		if newest == nil {
+			newest = d
+		}
+		if d.Result == object.DrillProven {
+			return newest, d, nil
 		}
 	}
-	return nil, nil
+	return newest, nil, nil
 }

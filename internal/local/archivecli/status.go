@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/reader"
@@ -38,7 +40,11 @@ type StatusJSON struct {
 	Deleted    int          `json:"deletedGroups"` // number of deleted groups, which Groups does not include
 	Holes      []StatusHole `json:"holes"`
 	// Missing describes, for each group that lacks objects, which objects are missing.
-	Missing []string       `json:"missing,omitempty"`
+	Missing []string `json:"missing,omitempty"`
+	// Drill is the newest drill, without its groups; nil if there is none.
+	Drill *DrillJSON `json:"drill,omitempty"`
+	// Proven is the time of the newest drill that has proven the archive. It is empty if none has.
+	Proven  string         `json:"proven,omitempty"`
 	Objects []StatusObject `json:"objects"`
 	Behind  string         `json:"behind,omitempty"` // why the archive is behind; empty if it is not
 }
@@ -59,8 +65,8 @@ type StatusObject struct {
 // otherKind is the kind of objects that do not belong to an archive.
 const otherKind = "other"
 
-// Status prints how current the archive of a store is, what it contains, and what is missing in it. It lists all
-// objects, and reads the catalogues and the headers of log objects. It returns an error if the archive is more than
+// Status prints how current the archive of a store is, what it contains, what is missing in it, and when it was proven
+// that it can be restored. It lists all objects, and reads the catalogues and the headers of log objects. It returns an error if the archive is more than
 // LagMax behind, or if objects are missing.
 func Status(ctx context.Context, out *cli.Output, s Source, opts StatusOptions) error {
 	if opts.LagMax <= 0 {
@@ -82,6 +88,9 @@ func Status(ctx context.Context, out *cli.Output, s Source, opts StatusOptions) 
 	covered := reader.Covered(groups)
 	if status.ArchivedThrough = formatTime(covered); !covered.IsZero() {
 		status.LagSeconds = new(max(0, opts.Now().Sub(covered).Seconds()))
+	}
+	if err := status.ofDrills(ctx, s, a.Store()); err != nil {
+		return err
 	}
 	if status.Objects, err = count(ctx, bucket.Under(s.Bucket, status.Store)); err != nil {
 		return err
@@ -121,6 +130,36 @@ func (s *StatusJSON) ofGroups(ctx context.Context, groups []*reader.Group) {
 	if known {
 		s.FirstPoint = formatTime(first)
 	}
+}
+
+// ofDrills sets the fields that tell of drills.
+func (s *StatusJSON) ofDrills(ctx context.Context, from Source, store uuid.UUID) error {
+	newest, proof, err := reader.NewestDrills(ctx, from.Bucket, store, from.Keys)
+	if err != nil || newest == nil {
+		return err
+	}
+	s.Drill = drillJSON(newest)
+	s.Drill.Groups = nil
+	if proof != nil {
+		s.Proven = unixTime(proof.Time)
+	}
+	return nil
+}
+
+// drillRow describes the newest drill and the newest proof.
+func (s *StatusJSON) drillRow() (text string, colour cli.Colour) {
+	if s.Drill == nil {
+		return "never tried: see `sheaf-archive drill`", cli.Plain
+	}
+	proven := words(s.Proven, "never")
+	switch s.Drill.Result {
+	case object.DrillProven:
+		return fmt.Sprintf("%s, %s", proven, units.Count(s.Drill.Records, "record", "records")), cli.Green
+	case object.DrillDiffers:
+		return fmt.Sprintf("%s; the drill of %s found %s: %s", proven, s.Drill.Time,
+			units.Count(s.Drill.Differing, "difference", "differences"), units.Some(s.Drill.Differences, 3)), cli.Red
+	}
+	return fmt.Sprintf("%s; the drill of %s did not find out: %s", proven, s.Drill.Time, s.Drill.Error), cli.Yellow
 }
 
 // count counts, by kind, the objects in a store's folder.
@@ -200,6 +239,8 @@ func (s *StatusJSON) print(out *cli.Output) error {
 	for _, m := range s.Missing {
 		row("missing", m, cli.Red)
 	}
+	drilled, colour := s.drillRow()
+	row("restore proven", drilled, colour)
 	for _, o := range s.Objects {
 		row(o.Kind, units.Count(o.Objects, "object", "objects")+", "+cli.FormatBytes(o.Bytes), cli.Plain)
 	}

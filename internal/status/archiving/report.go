@@ -75,6 +75,9 @@ type Report struct {
 	// any.
 	LastObject *time.Time `json:"lastObject,omitempty"`
 
+	// Drill tells of the newest drill. It is nil if there is none, or if the archiver has not looked yet.
+	Drill *Drill `json:"drill,omitempty"`
+
 	// Trouble describes what keeps the archiver from making progress. It is nil if the archiver knows of nothing.
 	Trouble *Trouble `json:"trouble,omitempty"`
 
@@ -114,8 +117,17 @@ func (r *Report) Current() Currency {
 	return Current
 }
 
-// Sentence describes how far the archive is behind, as in "archived 4 s ago".
+// Sentence describes how far the archive is behind, and when it was proven that it can be restored, as in "archived 4 s
+// ago, restore proven 22 h ago".
 func (r *Report) Sentence() string {
+	if r.Drill != nil {
+		return r.archived() + ", " + r.Drill.Sentence()
+	}
+	return r.archived()
+}
+
+// archived describes how far the archive is behind.
+func (r *Report) archived() string {
 	holes := ""
 	if r.Holes > 0 {
 		holes = ", with " + units.Count(int64(r.Holes), "hole", "holes") + " in its history"
