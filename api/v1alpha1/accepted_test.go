@@ -129,6 +129,10 @@ var goodCases = []goodCase{
 		"spec/serviceAccountName": "sheaf-archive", "spec/hold": fields{"maxBytes": "1Pi"}}, update: true},
 	{kind: "RecordArchive", set: fields{"spec/url": "azblob://c?storage_account=a",
 		"spec/serviceAccountName": "sheaf-archive-" + letters(49)}},
+	{kind: "RecordArchive", set: fields{"spec/points": fields{"schedule": "59 */6 1,15 JAN-DEC ?"},
+		"spec/keep": fields{"window": "1h", "points": 1}, "spec/prune": "Delete"}, update: true},
+	{kind: "RecordArchive", set: fields{"spec/points": fields{"schedule": "0 3 * * *"},
+		"spec/keep": fields{"window": "87600h", "points": 10000}, "spec/prune": "Never"}},
 
 	{kind: "DiskSet", set: fields{"metadata/name": letters(63)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(512)}},

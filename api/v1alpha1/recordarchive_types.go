@@ -97,8 +97,9 @@ type RecordArchiveSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9._:/@+-]*[A-Za-z0-9])?$')",message="image must be an image's name, such as example.org/sheaf-archive:v1: remove spaces and other characters"
-	Image      string `json:"image,omitempty"`
-	PodOptions `json:",inline"`
+	Image            string `json:"image,omitempty"`
+	ArchiveRetention `json:",inline"`
+	PodOptions       `json:",inline"`
 }
 
 // ArchiveSecretReference names a Secret of the same namespace.
@@ -175,6 +176,12 @@ type RecordArchiveStatus struct {
 	// LastObject is the time at which the bucket last acknowledged an object.
 	// +optional
 	LastObject *metav1.Time `json:"lastObject,omitempty"`
+	// Points describes the points of the archive. It is absent while they are not known, and without spec.points and prune.
+	// +optional
+	Points *ArchivePointsStatus `json:"points,omitempty"`
+	// Prune says what pruning has deleted. It is absent unless spec.prune is Delete.
+	// +optional
+	Prune *ArchivePruneStatus `json:"prune,omitempty"`
 	// Version of the archive's pod.
 	// +optional
 	Version string `json:"version,omitempty"`

@@ -93,6 +93,7 @@ var (
 	}
 	makesPod = []step.Step[work]{
 		{Name: "image", Do: func(_ context.Context, w *work) step.Outcome { return image(w.seen, w.r.Image) }},
+		{Name: "schedule", Do: func(_ context.Context, w *work) step.Outcome { return pointsSchedule(w.seen) }},
 		{Name: "credentials", Do: func(ctx context.Context, w *work) step.Outcome {
 			return readCredentials(ctx, w.r.Live, w.seen)
 		}},

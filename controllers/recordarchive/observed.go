@@ -205,6 +205,7 @@ func (seen *observed) takeReport() {
 	}
 	s.State, s.Version = string(r.State), r.Version
 	s.Objects, s.Bytes = r.Objects, r.Bytes
+	takeUpkeep(s, r.Upkeep)
 	if r.LastObject != nil {
 		s.LastObject = new(metav1.NewTime(*r.LastObject))
 	}

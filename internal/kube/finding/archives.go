@@ -23,6 +23,12 @@ func (l *look) archives() {
 		case behind != nil:
 			l.add(Warning, "RecordArchive", a.Name, describe, "%s: %s", behind.Reason, behind.Message)
 		}
+		if p := a.Status.Points; p != nil && p.Message != "" {
+			l.add(Warning, "RecordArchive", a.Name, describe, "a point of the schedule could not be made: %s", p.Message)
+		}
+		if p := a.Status.Prune; p != nil && p.Message != "" {
+			l.add(Warning, "RecordArchive", a.Name, describe, "the archive was not pruned: %s", p.Message)
+		}
 		if a.Status.Holes > 0 {
 			l.add(Warning, "RecordArchive", a.Name, "", "%s of the archive: within them nothing can be read as of a point in "+
 				"time. Archive the store to a new URL to have a whole history from now on",
@@ -35,7 +41,11 @@ func (l *look) archives() {
 // known.
 func (o *Objects) ArchiveSentence(a *v1alpha1.RecordArchive) string {
 	if at := a.Status.ArchivedThrough; at != nil {
-		return fmt.Sprintf("archived %s", archiving.Ago(o.Now.Sub(at.Time)))
+		sentence := fmt.Sprintf("archived %s", archiving.Ago(o.Now.Sub(at.Time)))
+		if p := a.Status.Points; p != nil && p.NewestTime != nil {
+			sentence += fmt.Sprintf(", newest point %s", archiving.Ago(o.Now.Sub(p.NewestTime.Time)))
+		}
+		return sentence
 	}
 	for _, kind := range []string{v1alpha1.ConditionArchiveCurrent, v1alpha1.ConditionReady} {
 		if c := meta.FindStatusCondition(a.Status.Conditions, kind); c != nil && c.Status != metav1.ConditionTrue {

@@ -37,6 +37,15 @@ func TestArchives(t *testing.T) {
 			findings: []string{"warning Away: nothing answers"}, sentence: "nothing answers"},
 		"holes": {is: []func(*v1alpha1.RecordArchive){func(a *v1alpha1.RecordArchive) { a.Status.Holes = 2 }},
 			findings: []string{"warning 2 holes are in the history"}, sentence: "not known yet"},
+		"points": {is: []func(*v1alpha1.RecordArchive){until(4 * time.Second), func(a *v1alpha1.RecordArchive) {
+			a.Status.Points = &v1alpha1.ArchivePointsStatus{NewestTime: new(metav1.NewTime(now.Add(-9 * time.Hour)))}
+			a.Status.Prune = &v1alpha1.ArchivePruneStatus{}
+		}}, sentence: "archived 4 s ago, newest point 9 h ago"},
+		"no points": {is: []func(*v1alpha1.RecordArchive){until(4 * time.Second), func(a *v1alpha1.RecordArchive) {
+			a.Status.Points = &v1alpha1.ArchivePointsStatus{Message: "in a hole"}
+			a.Status.Prune = &v1alpha1.ArchivePruneStatus{Message: "forbidden"}
+		}}, findings: []string{"warning a point of the schedule could not be made: in a hole",
+			"warning the archive was not pruned: forbidden"}, sentence: "archived 4 s ago"},
 	} {
 		a := v1alpha1.RecordArchive{}
 		a.Name = "offsite"

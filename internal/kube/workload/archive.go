@@ -96,6 +96,7 @@ func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 	if spec.Interval != nil {
 		args = append(args, "--interval="+spec.Interval.Duration.String())
 	}
+	args = append(args, retentionArgs(&spec.ArchiveRetention)...)
 	pod := podOf(store, ContainerArchive, ArchiveImage(in.Archive, in.Image), slices.Concat(args, TLSArgs(store)))
 	pod.ServiceAccountName = cmp.Or(spec.ServiceAccountName, "default")
 	pod.Tolerations = leavesSoon(spec.Scheduling)
@@ -119,6 +120,27 @@ func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 			Template: template,
 		},
 	}
+}
+
+// retentionArgs returns the arguments that say which points an archiver makes, and what it deletes.
+func retentionArgs(r *v1alpha1.ArchiveRetention) (args []string) {
+	if r.Points != nil {
+		args = append(args, "--points-schedule="+r.Points.Schedule)
+	}
+	if r.Prune != v1alpha1.PruneDelete {
+		return args
+	}
+	args = append(args, "--prune")
+	if r.Keep == nil {
+		return args
+	}
+	if r.Keep.Window != nil {
+		args = append(args, "--keep-window="+r.Keep.Window.Duration.String())
+	}
+	if r.Keep.Points > 0 {
+		args = append(args, fmt.Sprintf("--keep-points=%d", r.Keep.Points))
+	}
+	return args
 }
 
 // giveCredentials gives a pod the credentials of the bucket as environment variables and files. The argument keys lists

@@ -2,10 +2,13 @@ package workload
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
@@ -65,6 +68,23 @@ func TestArchivePod(t *testing.T) {
 	pod = ArchiveDeployment(in).Spec.Template.Spec
 	if pod.ServiceAccountName != "sheaf-archive" || len(pod.Containers[0].Env) != 0 {
 		t.Errorf("ServiceAccount %q, environment %v", pod.ServiceAccountName, pod.Containers[0].Env)
+	}
+}
+
+// An archiver deletes nothing unless it is told to.
+func TestArchiveRetentionIsFlags(t *testing.T) {
+	points := &v1alpha1.ArchivePoints{Schedule: "0 3 * * *"}
+	keep := &v1alpha1.ArchiveKeep{Window: &metav1.Duration{Duration: 48 * time.Hour}, Points: 7}
+	for want, retention := range map[string]v1alpha1.ArchiveRetention{
+		"":                            {},
+		"--points-schedule=0 3 * * *": {Points: points, Keep: keep, Prune: v1alpha1.PruneNever},
+		"--prune":                     {Prune: v1alpha1.PruneDelete},
+		"--points-schedule=0 3 * * * --prune --keep-window=48h0m0s --keep-points=7": {Points: points, Keep: keep,
+			Prune: v1alpha1.PruneDelete},
+	} {
+		if got := strings.Join(retentionArgs(&retention), " "); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 
