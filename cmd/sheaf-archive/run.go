@@ -207,12 +207,12 @@ func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, so
 	log.Info("the archiver begins", "store", store.UUID, "routing", store.Routing, "key_id", keyID(all))
 	p.begin(store.UUID, a)
 	defer p.end()
-	defer keepUp(ctx, p.upkeep, &prune.Store{Bucket: b, UUID: store.UUID}, a)()
+	defer keepUp(ctx, p.upkeep, &prune.Store{Bucket: b, UUID: store.UUID, Key: all.First(), Keys: all}, a)()
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		p.watchDrills(watching, log, inner, store.UUID)
+		p.watchDrills(watching, log, inner, store.UUID, all)
 	}()
 	defer func() {
 		stop()
