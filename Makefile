@@ -129,6 +129,10 @@ test-clients: $(CLIENTS:%=client-%) ## Run the clients in examples/ against a st
 test-python: client-python ## Run only the Python client.
 	$(CLIENT_python) go test $(TESTFLAGS) -count=1 -timeout 15m -run 'TestClients/python' -v ./cmd/sheaf
 
+.PHONY: test-sheafdb
+test-sheafdb: ## Build the wheel of python/, install it into an empty environment and test it against bin/sheaf (ARGS="-k loader").
+	ARGS='$(ARGS)' hack/sheafdb/test.sh
+
 .PHONY: client-python client-node client-java client-grpcurl
 client-python:
 	hack/clients/packages.sh python

@@ -66,6 +66,7 @@ soak_kube() {
 
 soak_eco() {
   step "make test-clients" make test-clients
+  step "make test-sheafdb" make test-sheafdb
   step "make bench-layouts" make bench-layouts
   step "make bench-peers-test" make bench-peers-test
   step "make test-versions" make test-versions

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Builds the wheel of python/, installs it into an empty environment, and runs its tests against what was installed.
+# ARGS are arguments for pytest. The folder bin/sheafdb keeps both environments: that of the build and that of the
+# tests, which is made again when python/requirements-test.txt changes.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+hack/clients/packages.sh python
+dir=$PWD/bin/sheafdb
+pip=(-m pip --disable-pip-version-check --quiet)
+pins=python/requirements-test.txt
+cmp LICENSE python/LICENSE || { echo "hack/sheafdb/test.sh: python/LICENSE is not the LICENSE of this repository: copy it" >&2; exit 1; }
+
+mkdir -p "$dir"
+if ! cmp -s "$pins" "$dir/pins"; then
+  rm -rf "$dir/build" "$dir/env" "$dir/pins"
+  python3 -m venv "$dir/build"
+  "$dir/build/bin/python" "${pip[@]}" install --constraint "$pins" hatchling
+  python3 -m venv "$dir/env"
+fi
+rm -rf "$dir/dist"
+"$dir/build/bin/python" "${pip[@]}" wheel --no-deps --no-build-isolation --wheel-dir "$dir/dist" ./python
+wheel=$(echo "$dir"/dist/*)
+case "$wheel" in
+*/sheafdb-*-py3-none-any.whl) ;;
+*) echo "hack/sheafdb/test.sh: this is not one wheel for every platform: $wheel" >&2; exit 1 ;;
+esac
+"$dir/env/bin/python" "${pip[@]}" uninstall --yes sheafdb 2>/dev/null || true
+"$dir/env/bin/python" "${pip[@]}" install --constraint "$pins" "$wheel"
+if ! [ -e "$dir/pins" ]; then
+  # Nothing but the wheel and what it asks for is here yet.
+  "$dir/env/bin/python" -c 'import sheafdb, sheafdb.ml; print("sheafdb", sheafdb.__version__, "is installed")'
+  "$dir/env/bin/python" "${pip[@]}" install --constraint "$pins" pytest
+  cp "$pins" "$dir/pins"
+fi
+
+# Tests against a running store need SHEAF_BINARY, the path of the program sheaf.
+export SHEAF_BINARY=${SHEAF_BINARY-}
+cd python/tests
+# shellcheck disable=SC2086 # several arguments
+"$dir/env/bin/python" -P -m pytest -c ../pyproject.toml --rootdir .. -p no:cacheprovider . ${ARGS-}
