@@ -283,7 +283,6 @@ type Compaction struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	SupersededPercent *int32 `json:"supersededPercent,omitempty"`
-	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti; absent: 64Mi. On a small volume the
 	// MinSuperseded is how much of a group must be superseded, from 1Mi to 1Ti. The default is 64Mi. On a small volume
 	// the limit is lower: an eighth of the volume, divided by the number of its groups.
 	// +optional
@@ -292,7 +291,6 @@ type Compaction struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="minSuperseded must be a number with a unit, from 1Mi to 1Ti, such as 16Mi"
 	MinSuperseded *resource.Quantity `json:"minSuperseded,omitempty"`
-	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti; absent: 64Mi. A shard compacts faster if
 	// BytesPerSecond is the rate at which a shard compacts, from 1Mi to 1Ti. The default is 64Mi. A shard compacts faster
 	// if superseded bytes accumulate faster than that.
 	// +optional
