@@ -296,8 +296,7 @@ func (r *archive) addObject(u *unstructured.Unstructured) {
 var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.ComponentOperator,
 	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
-// logBytesMax is the maximum number of bytes that a report contains of one container's log. The kubelet counts them
-// from the oldest requested line.
+// logBytesMax is the maximum number of bytes that a report contains of one container's log. They are the newest ones.
 const logBytesMax = 16 << 20
 
 // reportPods adds the logs and the HTTP pages of pods.
@@ -322,14 +321,25 @@ func (a *app) reportPods(ctx context.Context, pods []corev1.Pod, since time.Dura
 func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container string, previous bool,
 	since time.Duration) {
 	seconds := int64(max(since.Seconds(), 1))
-	options := &corev1.PodLogOptions{Container: container, Previous: previous, SinceSeconds: &seconds, Timestamps: true,
-		LimitBytes: new(int64(logBytesMax))}
+	// The option LimitBytes would keep the oldest lines, so the plugin reads all lines and keeps the newest ones.
+	options := &corev1.PodLogOptions{Container: container, Previous: previous, SinceSeconds: &seconds, Timestamps: true}
 	name := fmt.Sprintf("logs/%s/%s.log", pod.Name, container)
 	if previous {
 		options.SinceSeconds = nil // the container's previous run may have ended before the requested period
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
-	r.addRead(ctx, "read "+name, name, a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options))
+	request, kept := a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options), &tail{limit: logBytesMax}
+	if r.read(ctx, "read "+name, func(ctx context.Context) error {
+		log, err := request.Stream(ctx)
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		_, err = io.Copy(kept, log)
+		return err
+	}) {
+		r.add(name, kept.text())
+	}
 }
 
 // addRead adds the body of the response to a request as a file.
