@@ -155,3 +155,6 @@ func (g *Group) Apart(bound uint64) (n int, crossed bool) {
 	}
 	return n, crossed
 }
+
+// Overlaps reports whether several objects of the group may contain the same index.
+func (g *Group) Overlaps() bool { return g.overlaps() }
