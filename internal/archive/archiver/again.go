@@ -11,11 +11,13 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/pieces"
 	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// The code in this file brings a group's archive up to date if the store has dropped deletes that are not archived yet.
-// Entries alone are not enough then: the archive would keep records that were deleted. The group is copied again, and
-// the copy is compared with the archive. The earlier history stays, and a hole tells that the deletes are not exact.
+// The code in this file brings a group's archive up to date if the store has dropped deletes that are not archived yet,
+// or has lost entries and goes on without them. Entries alone are not enough then: the archive would keep records that
+// were deleted, or versions that were lost. The group is copied again, and the copy is compared with the archive. The
+// earlier history stays, and a hole tells that what was added is not exact.
 
 // catchUp is what a group does about deletes that it has missed.
 type catchUp int
@@ -64,8 +66,8 @@ func (a *Archiver) wantAgain(now time.Time) {
 			continue
 		}
 		g.catchUp = catchUpRuns
-		a.opts.Log.Warn("deletes that are not archived yet may be missing in the store: the group is copied again, and its "+
-			"archive gets a hole", "group", g.name, "archived", g.next)
+		a.opts.Log.Warn("deletes that are not archived yet may be missing in the store, or it has lost entries: the group is "+
+			"copied again, and its archive gets a hole", "group", g.name, "archived", g.next)
 		a.copies.want(wanted{id: g.id, again: &position{index: g.next, floor: g.catalogue.Floor}})
 	}
 }
@@ -103,7 +105,7 @@ func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, 
 	}
 	defer a.closeCopy(files, w.id)
 	// From this floor on, the files have the exact state of the group, and no delete is missing that is not superseded.
-	floor := max(w.again.index, m.TombstoneFloor, m.AcceptedThrough, d.Floor)
+	floor := max(w.again.index, m.TombstoneFloor, m.LossEnd(), d.Floor)
 	if !d.FloorKnown {
 		floor = max(floor, d.Index)
 	}
@@ -111,12 +113,18 @@ func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, 
 		return failed, sourceError{fmt.Errorf("copy group %s again: the replica has index %d, and its history begins at %d: "+
 			"this is tried again", m.Identity.Name, d.Index, floor)}
 	}
+	isLoss := m.LossEnd() > w.again.index
 	c := copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: w.again.floor,
-		after: w.again.index, diff: newDifference(end, w.again.index, floor)}
+		after: w.again.index, diff: newDifference(end, w.again.index, floor, isLoss)}
 	if err := c.all(ctx, m.Segments); err != nil {
 		return failed, err
 	}
-	last, err := c.addDeletes(ctx)
+	if isLoss {
+		if err := c.compareAll(ctx, m.Segments); err != nil {
+			return failed, err
+		}
+	}
+	last, err := c.addMissed(ctx, m.Segments)
 	if err != nil {
 		return failed, err
 	}
@@ -149,9 +157,9 @@ func (a *Archiver) archivedEnd(ctx context.Context, w wanted) (end reader.End, e
 	return end, err
 }
 
-// addDeletes archives the deletes that neither the archive nor the copy has. It returns the index of the last one, or 0
-// if there is none.
-func (c *copier) addDeletes(ctx context.Context) (last uint64, err error) {
+// addMissed archives the deletes that neither the archive nor the copy has, and the versions that came back by a loss. It
+// returns the index of the last one, or 0 if there is none.
+func (c *copier) addMissed(ctx context.Context, segments []format.ManifestSegment) (last uint64, err error) {
 	last, ok := c.diff.close(c.commit())
 	if !ok {
 		return 0, sourceError{fmt.Errorf("copy group %s again: the archive has more records than can have been deleted "+
@@ -163,25 +171,36 @@ func (c *copier) addDeletes(ctx context.Context) (last uint64, err error) {
 			c.identity.Name, last)}
 	}
 	for e := range c.diff.deletes() {
-		if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
-			if err := c.flush(ctx); err != nil {
-				return 0, err
-			}
-		}
-		if c.b == nil {
-			c.begin()
-		}
-		err := c.b.Append(e)
-		if errors.Is(err, pieces.ErrSpan) {
-			if err := c.flush(ctx); err != nil {
-				return 0, err
-			}
-			c.begin()
-			err = c.b.Append(e)
-		}
-		if err != nil {
-			return 0, sourceError{err}
+		if err := c.append(ctx, e); err != nil {
+			return 0, err
 		}
 	}
+	if err := c.addBack(ctx, segments); err != nil {
+		return 0, err
+	}
 	return last, c.flush(ctx)
+}
+
+// append archives an entry that the copy does not have.
+func (c *copier) append(ctx context.Context, e *format.Entry) error {
+	if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
+		if err := c.flush(ctx); err != nil {
+			return err
+		}
+	}
+	if c.b == nil {
+		c.begin()
+	}
+	err := c.b.Append(e)
+	if errors.Is(err, pieces.ErrSpan) {
+		if err := c.flush(ctx); err != nil {
+			return err
+		}
+		c.begin()
+		err = c.b.Append(e)
+	}
+	if err != nil {
+		return sourceError{err}
+	}
+	return nil
 }

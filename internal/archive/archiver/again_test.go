@@ -290,7 +290,8 @@ func TestADifferenceIgnoresVoidEntries(t *testing.T) {
 	put := func(id int64, at uint64) *format.Entry {
 		return &format.Entry{Kind: format.KindPut, ID: id, Index: at, CommitTime: int64(at)}
 	}
-	d := newDifference(reader.End{Live: []int64{1, 2, 3, 4}, Term: 2, CommitTime: 10}, 10, 20)
+	d := newDifference(reader.End{Live: []reader.Live{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}, Term: 2, CommitTime: 10}, 10, 20,
+		false)
 	commit := int64(0)
 	for _, e := range []*format.Entry{put(2, 5), put(1, 7), put(9, 7), put(1, 13), put(3, 19), put(8, 12), put(8, 14),
 		put(8, 15), put(8, 18), put(4, 21)} {
@@ -310,7 +311,7 @@ func TestADifferenceIgnoresVoidEntries(t *testing.T) {
 	if want := [][3]uint64{{1, 11, 10}, {3, 13, 12}, {4, 16, 15}}; !ok || last != 16 || !slices.Equal(got, want) {
 		t.Errorf("deletes (record, index, commit time) %v, the last one at %d, %t, want %v", got, last, ok, want)
 	}
-	d = newDifference(reader.End{Live: []int64{1}}, 10, 10)
+	d = newDifference(reader.End{Live: []reader.Live{{ID: 1}}}, 10, 10, false)
 	if last, ok := d.close(0); ok {
 		t.Errorf("there is no index for a delete, and it got %d", last)
 	}
@@ -319,11 +320,11 @@ func TestADifferenceIgnoresVoidEntries(t *testing.T) {
 // A full disk may drop the deletes of most records of a group. A delete takes memory only while it is used.
 func TestMissingDeletesAreNotInMemoryAllAtOnce(t *testing.T) {
 	const records = 1 << 16
-	live := make([]int64, records)
+	live := make([]reader.Live, records)
 	for i := range live {
-		live[i] = int64(i)
+		live[i].ID = int64(i)
 	}
-	d := newDifference(reader.End{Live: live, Term: 2, CommitTime: 10}, 10, 10+records)
+	d := newDifference(reader.End{Live: live, Term: 2, CommitTime: 10}, 10, 10+records, false)
 	if last, ok := d.close(0); !ok || last != 10+records {
 		t.Fatalf("the last delete has index %d, %t", last, ok)
 	}

@@ -171,10 +171,16 @@ type blobAt struct {
 }
 
 // file adds the entries of one segment file of the replica.
-func (c *copier) file(ctx context.Context, s *format.ManifestSegment) (err error) {
+func (c *copier) file(ctx context.Context, s *format.ManifestSegment) error {
 	if err := c.truncate(ctx, s.FirstIndex); err != nil {
 		return err
 	}
+	return c.read(ctx, s, func(e *format.Entry, frame []byte) error { return c.add(ctx, e, frame) })
+}
+
+// read calls visit for each entry of one segment file of the replica, up to the replica's index.
+func (c *copier) read(ctx context.Context, s *format.ManifestSegment, visit func(e *format.Entry, frame []byte) error) (
+	err error) {
 	src, err := c.files.Open(ctx, format.SegmentName(s.Number), 0)
 	if err != nil {
 		return sourceError{err}
@@ -190,7 +196,7 @@ func (c *copier) file(ctx context.Context, s *format.ManifestSegment) (err error
 		if e.Kind == format.KindState || e.Index > c.index {
 			continue
 		}
-		if err := c.add(ctx, e, r.Frame()); err != nil {
+		if err := visit(e, r.Frame()); err != nil {
 			return err
 		}
 	}

@@ -94,6 +94,8 @@ type world struct {
 	fired  map[string]int
 	asked  int
 
+	losses bool // whether the store loses entries
+
 	rotates bool // whether the key of the archive changes now and then
 	rotated bool // whether it has changed in this phase
 }
@@ -133,6 +135,8 @@ func (w *world) lives(d time.Duration) {
 			}
 		case n == 4 && w.rng.IntN(4) == 0:
 			w.model.forgetHold(g)
+		case n == 5 && w.losses && w.rng.IntN(4) == 0:
+			w.model.loseSome(g, w.rng.IntN(2) == 0)
 		case n == 3:
 			for range 60 {
 				w.model.write(g, w.rng.IntN(600))
@@ -255,7 +259,8 @@ func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 	for seed := range uint64(seeds()) {
 		synctest.Test(t, func(t *testing.T) {
 			t.Logf("seed %d", seed)
-			w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 3)), model: newModel(seed, 4), memory: newMemory(), fired: fired}
+			w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 3)), model: newModel(seed, 4), memory: newMemory(), fired: fired,
+				losses: true}
 			w.model.rate, w.model.asked = 0.02, w.asks
 			// In a third of the worlds, encryption is switched on for an archive that exists, and keys are replaced. In another
 			// third, one key encrypts all objects.
@@ -302,7 +307,8 @@ func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 	}
 	for _, what := range []string{"two at once", "paused", "taken over", "killed", "holes", "two leaders answer",
 		"a group does not answer", "a stream ends early", "a blob cannot be had", "a blob comes damaged",
-		"rotated", "a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged", "deletes are missing"} {
+		"rotated", "a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged", "deletes are missing",
+		"a loss was accepted"} {
 		if fired[what] == 0 {
 			t.Errorf("never: %s", what)
 		}

@@ -57,6 +57,11 @@ type modelGroup struct {
 	// two indexes may be missing.
 	holes []object.Hole
 	again []uint64 // positions from which the archiver was told to copy the group again
+	// After a loss was accepted, accepted is the greatest index that the store knew, and states has, for the index from
+	// which the log goes on, the version of each record that is left.
+	accepted uint64
+	lost     map[uint64]bool // indexes of the entries that were lost
+	states   map[uint64]map[int64]uint64
 }
 
 func newModel(seed uint64, groups int) *model {
@@ -130,6 +135,60 @@ func (m *model) blob(data []byte) format.BlobRef {
 		panic(err)
 	}
 	return ref
+}
+
+// lose makes the store lose the entries of a group with the given indexes. A person accepts that, and the log goes on far
+// behind the greatest index that the store still knows.
+func (m *model) lose(g *modelGroup, greatest uint64, indexes ...uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g.lost == nil {
+		g.lost, g.states = make(map[uint64]bool), make(map[uint64]map[int64]uint64)
+	}
+	for _, at := range indexes {
+		g.lost[at] = true
+	}
+	g.kept = slices.DeleteFunc(slices.Clone(g.kept), func(e format.Entry) bool { return g.lost[e.Index] })
+	left := make(map[int64]uint64)
+	for i := range g.kept {
+		apply(left, &g.kept[i])
+	}
+	end := format.Entry{Kind: format.KindEmpty, Index: greatest + format.LossJump, Term: 1}
+	g.all, g.kept = append(g.all, end), append(g.kept, end)
+	g.accepted, g.states[end.Index] = greatest, left
+	g.floor, g.deletes, g.dropped = end.Index, end.Index, append(g.dropped, end.Index)
+	m.fired["a loss was accepted"]++
+}
+
+// loseSome makes the store lose some of the last entries: any of them by damage, or all of them because a copy goes on
+// that never had them.
+func (m *model) loseSome(g *modelGroup, isBehind bool) {
+	m.mu.Lock()
+	kept, greatest, jumps := g.kept, g.applied(), g.applied()-min(g.applied(), 1<<31)
+	var indexes []uint64
+	for i := len(kept) - 1; i >= max(1, len(kept)-12) && kept[i].Index > jumps; i-- {
+		switch {
+		case isBehind:
+			greatest = kept[i-1].Index
+		case m.rng.IntN(3) > 0:
+			continue
+		}
+		indexes = append(indexes, kept[i].Index)
+	}
+	m.mu.Unlock()
+	if greatest > jumps && len(indexes) > 0 {
+		m.lose(g, greatest, indexes...)
+	}
+}
+
+// apply applies an entry to a state, which has the index of each record's newest version.
+func apply(state map[int64]uint64, e *format.Entry) {
+	switch e.Kind {
+	case format.KindPut:
+		state[e.ID] = e.Index
+	case format.KindDelete:
+		delete(state, e.ID)
+	}
 }
 
 // compact drops superseded versions, and deletes of which no older version is left. It respects the hold unless the
@@ -329,7 +388,10 @@ func (m *model) Copy(_ context.Context, id uuid.UUID) (GroupCopy, error) {
 		g.holes = append(g.holes, object.Hole{From: position + 1, To: max(g.floor, g.deletes) + 1})
 	}
 	manifest := format.Manifest{Identity: format.Identity{Store: m.store, Group: id, Name: g.name}, Sequence: 1,
-		TombstoneFloor: g.deletes}
+		TombstoneFloor: g.deletes, AcceptedThrough: g.accepted}
+	if g.accepted > 0 && g.deletes == g.accepted+format.LossJump {
+		manifest.TombstoneFloor = 0 // no delete is missing but those that were lost
+	}
 	var entries []format.Entry
 	var committed int64 // commit time of the last version so far
 	for _, e := range g.kept {
@@ -413,7 +475,7 @@ func (c *modelCopy) Open(_ context.Context, name string, offset int64) (io.ReadC
 // compare checks one archived group. It returns an error for an entry that is missing although the archive claims to
 // have it, for an entry that was never written, for a wrong state as of an index at which the archive claims to be
 // exact, and for a hole without a reason. In a hole, the archive may have deletes that stand for others with other
-// indexes.
+// indexes, and versions that came back by a loss.
 func (g *modelGroup) compare(r *readable, through uint64) error {
 	if r.through < through {
 		return fmt.Errorf("group %s: it is readable up to %d, not to %d", g.name, r.through, through)
@@ -433,7 +495,8 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 			return fmt.Errorf("group %s: index %d is above %d", g.name, e.Index, r.through)
 		case e.Index > r.through || ok && same(&have, e):
 		case e.Kind.IsVersion() && isOld && r.isInHole(superseded):
-		case ok && have.Kind == format.KindDelete && r.mayBeMadeUp(e.Index):
+		case ok && have.Kind.IsVersion() && r.mayBeMadeUp(e.Index):
+		case !ok && g.lost[e.Index] && r.mayBeMadeUp(e.Index):
 		case !ok && e.Kind == format.KindDelete && e.Index <= g.deletes: // checkStates tells whether the archive needs it
 		default:
 			return fmt.Errorf("group %s: index %d, superseded by %d, is missing; through %d, floor %d, holes %v", g.name,
@@ -442,8 +505,8 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 	}
 	for _, at := range r.indexes() {
 		e, have := written[at], r.entries[at]
-		if have.Kind == format.KindDelete && r.mayBeMadeUp(at) && (e == nil || !same(e, &have)) {
-			continue // checkStates finds it if it stands for no delete
+		if have.Kind.IsVersion() && r.mayBeMadeUp(at) && (e == nil || !same(e, &have)) {
+			continue // checkStates finds it if it stands for no delete, and for no version that came back
 		}
 		if e == nil {
 			return fmt.Errorf("group %s: index %d was never written", g.name, at)
@@ -493,13 +556,11 @@ func (g *modelGroup) firstOutside(h object.Hole) uint64 {
 // exact.
 func (g *modelGroup) checkStates(r *readable, written map[uint64]*format.Entry) error {
 	want, have := make(map[int64]uint64), make(map[int64]uint64)
-	apply := func(state map[int64]uint64, e *format.Entry) {
-		switch e.Kind {
-		case format.KindPut:
-			state[e.ID] = e.Index
-		case format.KindDelete:
-			delete(state, e.ID)
-		}
+	// equal says whether the archive's version is the written one, or was made up for it.
+	equal := func(have, want uint64) bool {
+		h, w := r.entries[have], written[want]
+		return have == want || r.mayBeMadeUp(have) && (written[have] == nil || !same(written[have], &h)) &&
+			h.Codec == w.Codec && bytes.Equal(h.Data, w.Data) && bytes.Equal(h.Attributes, w.Attributes)
 	}
 	indexes := r.indexes()
 	for at := range written {
@@ -516,7 +577,10 @@ func (g *modelGroup) checkStates(r *readable, written map[uint64]*format.Entry) 
 		if e := written[at]; e != nil {
 			apply(want, e)
 		}
-		if at >= r.floor && !r.isInHole(at+1) && !maps.Equal(want, have) {
+		if left := g.states[at]; left != nil {
+			want = maps.Clone(left)
+		}
+		if at >= r.floor && !r.isInHole(at+1) && !maps.EqualFunc(have, want, equal) {
 			return fmt.Errorf("group %s: as of index %d the archive has the versions %v, written were %v; floor %d, holes %v",
 				g.name, at, have, want, r.floor, r.holes)
 		}

@@ -1,6 +1,7 @@
 package reader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,13 +61,20 @@ func (g *Group) newestUpTo(ctx context.Context, index uint64, wanted func(e *for
 
 // End describes a group at the end of its archive.
 type End struct {
-	Live       []int64 // ids of the records whose newest version is a put, in ascending order
-	Term       uint64  // greatest term of a version; 0 if there is none
-	CommitTime int64   // commit time of the last version; 0 if there is none
+	Live       []Live // the records whose newest version is a put, in ascending order of their ids
+	Term       uint64 // greatest term of a version; 0 if there is none
+	CommitTime int64  // commit time of the last version; 0 if there is none
+}
+
+// Live is a record at the end of an archive.
+type Live struct {
+	ID       int64
+	Index    uint64 // index of its newest version
+	Checksum uint32 // entry CRC of that version
 }
 
 // End returns the end of the group's archive. Unlike State, it does not ask whether reads as of that index are exact,
-// because it tells what the archive has, and not what the group had. It reads each object twice. It needs 32 bytes of
+// because it tells what the archive has, and not what the group had. It reads each object twice. It needs 48 bytes of
 // memory for each record, in addition to one chunk and one entry.
 func (g *Group) End(ctx context.Context) (end End, err error) {
 	newest, err := g.newestUpTo(ctx, g.Through, func(e *format.Entry) bool {
@@ -74,17 +82,22 @@ func (g *Group) End(ctx context.Context) (end End, err error) {
 		return true
 	})
 	if err == nil {
-		err = g.versionsUpTo(ctx, g.Through, func(e *format.Entry, _ *source) error {
-			if e.Kind == format.KindPut && newest.take(e.ID, e.Index) {
-				end.Live = append(end.Live, e.ID)
+		for _, s := range g.sources {
+			err = errors.Join(err, s.walkFrames(ctx, g.archive.folder, func(e *format.Entry, frame []byte) error {
+				if e.Kind == format.KindPut && e.Index <= g.Through && newest.take(e.ID, e.Index) {
+					end.Live = append(end.Live, Live{ID: e.ID, Index: e.Index, Checksum: format.EntryChecksum(frame)})
+				}
+				return nil
+			}))
+			if err != nil {
+				break
 			}
-			return nil
-		})
+		}
 	}
 	if err != nil {
 		return End{}, fmt.Errorf("%s: %w", g, err)
 	}
-	slices.Sort(end.Live)
+	slices.SortFunc(end.Live, func(a, b Live) int { return cmp.Compare(a.ID, b.ID) })
 	return end, nil
 }
 

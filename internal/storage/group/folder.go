@@ -33,6 +33,8 @@ type folder struct {
 	sequence   uint64 // sequence number of the last manifest that the folder tried to write
 	// changesFloor is the index up to which some changes may be missing (see Log.Changes).
 	changesFloor atomic.Uint64
+	// deletesFloor is the index up to which deletes may be missing (see Log.DeletesFloor).
+	deletesFloor atomic.Uint64
 	history      atomic.Pointer[historyFloor] // history floor of the manifest on disk, or nil if it has none
 }
 
@@ -115,6 +117,7 @@ func (f *folder) writeManifest(change func(*format.Manifest)) error {
 // publishFloors makes the floors in the manifest on disk visible to readers.
 func (f *folder) publishFloors() {
 	f.changesFloor.Store(max(f.manifest.TombstoneFloor, f.manifest.AcceptedThrough))
+	f.deletesFloor.Store(max(f.manifest.TombstoneFloor, f.manifest.LossEnd()))
 	f.history.Store(historyOf(f.manifest))
 }
 

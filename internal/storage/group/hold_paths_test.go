@@ -105,8 +105,9 @@ func TestAnAcceptedLossRaisesTheHistoryFloor(t *testing.T) {
 	if at := l.AppliedIndex(); at != 4+format.LossJump {
 		t.Errorf("applied index %d", at)
 	}
-	if floor := l.DeletesFloor(); floor < 3 {
-		t.Errorf("a delete with index 3 may be lost, and the floor of deletes is %d", floor)
+	// An archiver may have read more of the lost entries than this copy ever had, such as one with index 9.
+	if floor := l.DeletesFloor(); floor != 4+format.LossJump {
+		t.Errorf("deletes up to index %d may be lost, and their floor is %d", 4+format.LossJump, floor)
 	}
 	ok(t, l.Close(false))
 }

@@ -58,6 +58,15 @@ type Manifest struct {
 	HistoryKnown bool // whether the manifest has version 2, which includes HistoryFloor
 }
 
+// LossEnd returns the index up to which entries are missing because a loss was accepted, or 0 if none was. The log goes
+// on behind it. A reader of another copy may have read lost entries above AcceptedThrough, if that copy had more of them.
+func (m *Manifest) LossEnd() uint64 {
+	if m.AcceptedThrough == 0 {
+		return 0
+	}
+	return m.AcceptedThrough + LossJump
+}
+
 // Version returns the format version with which the manifest is stored.
 func (m *Manifest) Version() uint32 {
 	if m.HistoryKnown {
