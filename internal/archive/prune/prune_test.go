@@ -307,13 +307,16 @@ func TestBlobsOfVersionsThatAreLeftOut(t *testing.T) {
 func TestAGroupWithAddedDeletesIsPruned(t *testing.T) {
 	a := newAged(t)
 	a.w.Roll(a.g)
-	for range 2 {
+	if err := a.create("early", 5); err != nil { // keeps a version of record 1, and so its deletes
+		t.Fatal(err)
+	}
+	for i := range int64(2) {
 		a.w.Wait(60 * hour)
 		for range 20 {
 			a.g.Put(3, "three")
 		}
 		a.g.Compact(a.g.Delete(1))
-		a.g.Put(4, "four")
+		a.g.Put(4+i, "behind the delete")
 	}
 	a.w.CopyMissed(a.g, 21)
 	last := a.g.Through()
@@ -345,6 +348,7 @@ func TestAGroupWithAddedDeletesIsPruned(t *testing.T) {
 	for _, index := range []uint64{last, a.g.Through()} {
 		m.equal(t.Context(), read, a.g, index)
 	}
+	a.isKept("early", 5)
 }
 
 // The report names each group that cannot be rewritten, and says why.
