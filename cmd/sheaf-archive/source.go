@@ -44,7 +44,12 @@ func sourceCommand(a *app) *cobra.Command {
 from another shard. It needs no disk: each group is read from the bucket while it is sent. It writes one small object
 below use/ of the archive, which stops prune, renews it every hour, and deletes it at the end. If the process is
 killed, prune waits for up to 6 hours. It may be stopped and started again, with the same --into and --time: the
-shards continue. Without --time, give it the time that it named as --up-to. Give the same --group, too.
+shards continue. Give the same --group, too.
+
+Without --time, it takes each group as it was last archived, and notes that in the archive, as the point restore-INTO,
+which is kept for 30 days. If it is started again, it serves the state of that point, although the archive has grown.
+If the point cannot be created, it says so. Give it then the time that it named, as --up-to: it takes each group as of
+that time, or as it was last archived if that was earlier, and this may be more than before.
 
 Each group is consistent, but two groups may differ by what was written at that very time. Groups that cannot be
 restored exactly are named, with the reason; the others are served. --dry-run only shows the groups, and writes
@@ -117,7 +122,7 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 	}
 	return s.Reading(ctx, "restore into store "+into.String(), func(text string) { log.Warn(text) },
 		func(ctx context.Context) error {
-			r, when, err := f.restore(ctx, s, into, at.Time, upTo)
+			r, when, err := f.restore(ctx, s, into, at.Time, upTo, func(text string) { log.Warn(text) })
 			if err != nil {
 				return err
 			}
@@ -135,8 +140,8 @@ func (f *sourceFlags) run(ctx context.Context, out *cli.Output, s archivecli.Sou
 
 // restore opens the archive and determines what the source serves, and the time as of which it does. If both times are
 // zero, and no point was given, each group is served as it was last archived.
-func (f *sourceFlags) restore(ctx context.Context, s archivecli.Source, into uuid.UUID, at, upTo time.Time) (
-	*restore.Restore, time.Time, error) {
+func (f *sourceFlags) restore(ctx context.Context, s archivecli.Source, into uuid.UUID, at, upTo time.Time,
+	warn func(text string)) (*restore.Restore, time.Time, error) {
 	a, err := s.Open(ctx)
 	if err != nil {
 		return nil, at, err
@@ -159,13 +164,7 @@ func (f *sourceFlags) restore(ctx context.Context, s archivecli.Source, into uui
 		r, err := restore.New(ctx, a, into, at)
 		return r, at, err
 	}
-	if upTo.IsZero() {
-		if upTo, err = newest(ctx, a); err != nil {
-			return nil, upTo, err
-		}
-	}
-	r, err := restore.NewUpTo(ctx, a, into, upTo)
-	return r, upTo, err
+	return s.RestoreAsArchived(ctx, into, upTo, time.Now, warn)
 }
 
 // certificates returns the certificates that the process uses, or nil if it uses plaintext.
@@ -183,19 +182,6 @@ func (f *sourceFlags) certificates() (*certs.Source, error) {
 		return nil, cli.Usagef("--tls-dir %s: the certificate is that of %s, and not that of an archiver", dir, is)
 	}
 	return source, nil
-}
-
-// newest returns the latest time up to which any group of an archive is archived.
-func newest(ctx context.Context, a *reader.Archive) (time.Time, error) {
-	groups, _, err := a.Readable(ctx)
-	if err != nil {
-		return time.Time{}, err
-	}
-	last := reader.Newest(groups)
-	if last.IsZero() {
-		return last, cli.NotFoundf("the archive does not say up to when its groups are archived: give --time")
-	}
-	return last, nil
 }
 
 // groupRow is a group as --dry-run prints it.

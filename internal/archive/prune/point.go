@@ -66,15 +66,22 @@ func (s *Store) CreatePoint(ctx context.Context, spec PointSpec, now time.Time) 
 		}
 		p.Groups = append(p.Groups, object.PointGroup{Group: g.UUID, Name: g.Name, Index: index})
 	}
-	if _, err := s.create(ctx, object.PointPrefix+spec.Name, p, nil); err != nil {
-		return p, err
+	return p, s.Pin(ctx, p)
+}
+
+// Pin creates a point whose groups and indexes are known. It returns an error if some group cannot be read as of its index
+// any more, and ErrOther if a point with this name exists.
+func (s *Store) Pin(ctx context.Context, p *object.Point) error {
+	name := object.PointPrefix + p.Name
+	if _, err := s.create(ctx, name, p, nil); err != nil {
+		return err
 	}
 	if err := s.checkPoint(ctx, p); err != nil {
 		err = fmt.Errorf("point %s: the archive was pruned while the point was created, and the point is not kept: choose "+
-			"another name, and a time that can still be read: %w", spec.Name, err)
-		return nil, errors.Join(err, s.createDrop(ctx, []string{object.PointPrefix + spec.Name}, now))
+			"another name, and a time that can still be read: %w", p.Name, err)
+		return errors.Join(err, s.createDrop(ctx, []string{name}, unix(p.Created)))
 	}
-	return p, nil
+	return nil
 }
 
 // checkPoint returns an error if a group cannot be read as of a point.
