@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// A drill proves the archive of a store that is in use, while it is archived, and the archiver and the command status tell
-// of it. After one bit of the archive has changed, the next drill says so.
+// A drill proves the archive of a store that is in use, while it is archived, and the archiver and the command status
+// tell of it. After one bit of the archive has changed, the next drill says so.
 func TestADrillProvesTheArchiveOfAStore(t *testing.T) {
 	s := startStore(t)
 	folder, page := filepath.Join(t.TempDir(), "archive"), loopback.Free(t)
@@ -29,7 +29,8 @@ func TestADrillProvesTheArchiveOfAStore(t *testing.T) {
 		}
 	}
 	put("43", strings.Repeat("sheaf", 1<<19))
-	for id := range 40 { // all groups are written to, so that all of them are archived up to a time behind the large record
+	// All groups are written to, so that all of them are archived up to a time behind the large record.
+	for id := range 40 {
 		put(fmt.Sprint(id), fmt.Sprintf("record %d", id))
 	}
 	for id := range 40 {
@@ -83,7 +84,8 @@ func TestADrillProvesTheArchiveOfAStore(t *testing.T) {
 		is.Records != d.Records {
 		t.Errorf("the archiver reports %+v", is)
 	}
-	if _, metrics := get(t, page, "/metrics"); !strings.Contains(metrics, "\nsheaf_archive_drill_proven_timestamp_seconds ") ||
+	_, metrics := get(t, page, "/metrics")
+	if !strings.Contains(metrics, "\nsheaf_archive_drill_proven_timestamp_seconds ") ||
 		!strings.Contains(metrics, "\nsheaf_archive_drill_differences 0") {
 		t.Error("no series of drills")
 	}

@@ -44,9 +44,9 @@ func (s *sides) compare(visit func(id int64, v verdict, what string)) {
 	}
 }
 
-// judge compares the two versions of one record. One of the arguments may be nil: r if the record was not restored, l if
-// the store has neither the record nor its delete. Nothing is concluded from a version of the store that is younger than
-// the point: the older one that it has replaced may be gone.
+// judge compares the two versions of one record. One of the arguments may be nil: r if the record was not restored, l
+// if the store has neither the record nor its delete. Nothing is concluded from a version of the store that is younger
+// than the point: the older one that it has replaced may be gone.
 func (s *sides) judge(r, l *row) (verdict, string) {
 	switch {
 	case r == nil && (l.deleted || l.since):

@@ -46,9 +46,9 @@ type drill struct {
 	out   object.Drill
 }
 
-// Run restores the next groups of an archive as of a point in time, compares them with the store, and creates the object
-// that says what it has found. The result says whether the archive is proven; an error means that there is no result. The
-// caller protects the archive from pruning (prune.Store.Use).
+// Run restores the next groups of an archive as of a point in time, compares them with the store, and creates the
+// object that says what it has found. The result says whether the archive is proven; an error means that there is no
+// result. The caller protects the archive from pruning (prune.Store.Use).
 func Run(ctx context.Context, opts Options) (_ *object.Drill, err error) {
 	began := opts.Now()
 	a, err := reader.Open(ctx, opts.Bucket, opts.Store, opts.Keys)
@@ -146,7 +146,8 @@ func (d *drill) restore(ctx context.Context, a *reader.Archive, point *object.Po
 // differs adds a difference.
 func (d *drill) differs(g *restore.Group, id, what string) {
 	if d.out.Differing++; len(d.out.Differences) < object.DrillDifferencesMax {
-		d.out.Differences = append(d.out.Differences, object.DrillDifference{Group: g.Source, Name: g.Name, ID: id, What: what})
+		d.out.Differences = append(d.out.Differences,
+			object.DrillDifference{Group: g.Source, Name: g.Name, ID: id, What: what})
 	}
 }
 

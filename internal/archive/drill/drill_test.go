@@ -372,8 +372,8 @@ func TestEveryRestoredByteIsRead(t *testing.T) {
 	}
 }
 
-// A drill that was killed leaves files, which the next one removes. Two drills never share the folder. Other files in the
-// folder are left alone.
+// A drill that was killed leaves files, which the next one removes. Two drills never share the folder. Other files in
+// the folder are left alone.
 func TestScratchOfAKilledDrillIsRemoved(t *testing.T) {
 	s := sampleScene(t, object.Key{})
 	left := path.Join(scratchDir, scratchName, "sub")

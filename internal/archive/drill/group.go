@@ -160,8 +160,8 @@ func (d *drill) walk(ctx context.Context, g *restore.Group, opts group.Options, 
 	case loaded.Outcome != group.Loaded:
 		d.differs(g, "", fmt.Sprintf("the restored files cannot be opened as those of a shard: %v", loaded.Outcome))
 	case records != image.Records() || applied != index:
-		d.differs(g, "", fmt.Sprintf("a shard that opens the restored files finds %d records up to index %d, and %d up to %d "+
-			"were restored", records, applied, image.Records(), index))
+		d.differs(g, "", fmt.Sprintf("a shard that opens the restored files finds %d records up to index %d, and %d up to "+
+			"%d were restored", records, applied, image.Records(), index))
 	}
 	return d.out.Differing == before, nil
 }

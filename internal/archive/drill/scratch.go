@@ -62,16 +62,16 @@ func (s *Scratch) clear() error {
 // room returns an ErrNoRoom if files of the given size do not fit.
 func (s *Scratch) room(bytes int64) error {
 	if s.BytesMax > 0 && bytes+slackBytes > s.BytesMax {
-		return fmt.Errorf("%w: the files have %d bytes, %d more are needed to check them, and at most %d may be used", ErrNoRoom,
-			bytes, slackBytes, s.BytesMax)
+		return fmt.Errorf("%w: the files have %d bytes, %d more are needed to check them, and at most %d may be used",
+			ErrNoRoom, bytes, slackBytes, s.BytesMax)
 	}
 	space, err := s.FS.Space(s.Dir)
 	if err != nil {
 		return fmt.Errorf("the scratch folder %s: %w", s.Dir, err)
 	}
 	if bytes+slackBytes > space.FreeBytes {
-		return fmt.Errorf("%w: the files have %d bytes, %d more are needed to check them, and %s has %d free", ErrNoRoom, bytes,
-			slackBytes, s.Dir, space.FreeBytes)
+		return fmt.Errorf("%w: the files have %d bytes, %d more are needed to check them, and %s has %d free", ErrNoRoom,
+			bytes, slackBytes, s.Dir, space.FreeBytes)
 	}
 	return nil
 }

@@ -32,11 +32,11 @@ func turn(groups []*reader.Group, last *object.Drill, n int) []*reader.Group {
 }
 
 // errNoTime means that no time is known at which the groups can be read.
-var errNoTime = errors.New("the archive does not say up to when its groups are archived: let `sheaf-archive run` archive " +
-	"for some minutes, or give a time")
+var errNoTime = errors.New("the archive does not say up to when its groups are archived: let `sheaf-archive run` " +
+	"archive for some minutes, or give a time")
 
-// instant returns a random point in time of the window in which all of the given groups can be read. A group that cannot
-// be read before another one ends, such as a group that was created a moment ago, is then refused at this time.
+// instant returns a random point in time of the window in which all of the given groups can be read. A group that
+// cannot be read before another one ends, such as a group that was created a moment ago, is then refused at this time.
 func instant(ctx context.Context, groups []*reader.Group, random func(n int64) int64) (time.Time, error) {
 	covered := reader.Covered(groups)
 	if covered.IsZero() {

@@ -45,8 +45,8 @@ type DrillGroup struct {
 	Records     int64     `json:"records"` // restored records
 	Bytes       int64     `json:"bytes"`   // size of the restored files
 	Compared    int64     `json:"compared"`
-	Changed     int64     `json:"changed"`               // records that were not compared, because they changed since the point
-	NotCompared string    `json:"notCompared,omitempty"` // why no record was compared; empty if records were compared
+	Changed     int64     `json:"changed"`               // records that changed since, and were not compared
+	NotCompared string    `json:"notCompared,omitempty"` // why no record was compared; empty if one could be
 	Error       string    `json:"error,omitempty"`       // why the group was refused or has failed
 }
 

@@ -81,8 +81,8 @@ func NewUpTo(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Ti
 	return build(ctx, a, store, when{time: at, orEnd: true})
 }
 
-// NewOfGroups is like New, but takes only the given groups of the archive. If point is not nil, it is like NewAtPoint, and
-// the time does not matter. A drill restores a few groups of a store at a time.
+// NewOfGroups is like New, but takes only the given groups of the archive. If point is not nil, it is like NewAtPoint,
+// and the time does not matter. A drill restores a few groups of a store at a time.
 func NewOfGroups(ctx context.Context, a *reader.Archive, store uuid.UUID, at time.Time, point *object.Point,
 	groups []uuid.UUID) (*Restore, error) {
 	w := when{time: at}

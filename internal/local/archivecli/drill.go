@@ -73,8 +73,8 @@ func drillJSON(d *object.Drill) *DrillJSON {
 	return j
 }
 
-// Drill proves that the archive can be restored: it restores some groups into the scratch folder, compares them with the
-// living store, and writes what it has found into the archive. It returns an error unless the archive is proven.
+// Drill proves that the archive can be restored: it restores some groups into the scratch folder, compares them with
+// the living store, and writes what it has found into the archive. It returns an error unless the archive is proven.
 func Drill(ctx context.Context, out *cli.Output, s Source, opts DrillOptions) error {
 	at, err := ParseAt(opts.At)
 	switch {

@@ -66,8 +66,8 @@ type StatusObject struct {
 const otherKind = "other"
 
 // Status prints how current the archive of a store is, what it contains, what is missing in it, and when it was proven
-// that it can be restored. It lists all objects, and reads the catalogues and the headers of log objects. It returns an error if the archive is more than
-// LagMax behind, or if objects are missing.
+// that it can be restored. It lists all objects, and reads the catalogues and the headers of log objects. It returns an
+// error if the archive is more than LagMax behind, or if objects are missing.
 func Status(ctx context.Context, out *cli.Output, s Source, opts StatusOptions) error {
 	if opts.LagMax <= 0 {
 		return cli.Usagef("--lag-max %v: must be above 0", opts.LagMax)
