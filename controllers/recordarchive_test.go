@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -212,6 +213,48 @@ var _ = Describe("The archive of a store", func() {
 		Expect(meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionStalled).Message).To(
 			ContainSubstring("RecordArchive a archives this store"))
 	})
+
+	It("proves by drills that it can be restored", both("the API server has to accept the Job"),
+		func(ctx context.Context) {
+			p.running(ctx, 1)
+			a := p.archive(ctx, "a", func(a *v1alpha1.RecordArchive) {
+				a.Spec.Drill = &v1alpha1.ArchiveDrill{Schedule: "0 * * * *",
+					Storage: v1alpha1.ArchiveDrillStorage{Size: resource.MustParse("50Gi")}}
+			})
+			p.reconcileConditions(ctx, a)
+			p.start(ctx)
+			p.archiver.setReport(4*time.Second, nil)
+			key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-drill"}
+			clock := func(after time.Duration) { // since the archive was made, whatever the hour is
+				p.archives.Now = func() time.Time { return a.CreationTimestamp.Add(after) }
+			}
+
+			By("no drill is due yet")
+			clock(0)
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("RestoreProven", "Unknown NotTried"))
+			Expect(api.Get(ctx, key, &batchv1.Job{})).NotTo(Succeed())
+
+			By("one is due within an hour")
+			clock(time.Hour)
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("RestoreProven", "Unknown NotTried"))
+			job := &batchv1.Job{}
+			Expect(api.Get(ctx, key, job)).To(Succeed())
+			Expect(metav1.IsControlledBy(job, a)).To(BeTrue())
+			Expect(a.Status.DrillStarted).NotTo(BeNil())
+			Expect(job.Spec.Template.Spec.Containers[0].Args).To(ContainElements("drill", "--groups=8", "--scratch=/scratch"))
+
+			By("it is not started again")
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKey("RestoreProven"))
+			again := &batchv1.Job{}
+			Expect(api.Get(ctx, key, again)).To(Succeed())
+			Expect(again.UID).To(Equal(job.UID))
+
+			By("it proves the archive")
+			p.archiver.report.Drill = &archiving.Drill{Time: time.Now(), Result: archiving.DrillProven, Groups: 8,
+				Records: 1000, Proven: new(time.Now())}
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("RestoreProven", "True Proven"))
+			Expect(a.Status.Drill.Records).To(Equal(int64(1000)))
+		})
 
 	It("restarts shards only for its own limit of what they keep", func(ctx context.Context) {
 		p.running(ctx, 1)

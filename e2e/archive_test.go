@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -168,8 +169,56 @@ spec:
 	return kubectl("logs", "-n", s.name, name), phase == "Succeeded"
 }
 
+// segments returns the files of all segments in the bucket.
+func (b *bucketServer) segments() (files []string) {
+	GinkgoHelper()
+	Expect(filepath.WalkDir(b.dir, func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() && strings.Contains(name, "/seg/") {
+			files = append(files, name)
+		}
+		return err
+	})).To(Succeed())
+	return files
+}
+
+// lookForDrills replaces the archive's pod. The new one looks for the newest drill at once, and not within 10 minutes.
+func (s *space) lookForDrills() {
+	GinkgoHelper()
+	kubectl("delete", "pod", "-n", s.name, "-l", "app.kubernetes.io/component=archive", "--wait=true")
+}
+
+// drill runs a drill of all groups in a pod, with the certificate of the archiver. It returns what the command prints,
+// and whether the command succeeded.
+func (s *space) drill(name, url string) (printed string, succeeded bool) {
+	GinkgoHelper()
+	apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s}
+spec:
+  automountServiceAccountToken: false
+  restartPolicy: Never
+  securityContext: {runAsNonRoot: true, runAsUser: 65532, fsGroup: 65532, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: IfNotPresent
+    args: [drill, %q, --server, q-gateway.%s.svc:7600, --tls-dir, /tls, --scratch, /scratch, --groups, "64"]
+    envFrom: [{secretRef: {name: bucket}}]
+    securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+    volumeMounts: [{name: tls, mountPath: /tls}, {name: scratch, mountPath: /scratch}]
+  volumes: [{name: tls, secret: {secretName: q-archive-tls, defaultMode: 0440}}, {name: scratch, emptyDir: {}}]
+`, name, s.name, archiveImage, url, s.name))
+	var phase string
+	Eventually(func() string {
+		phase = s.pod(name).Status.Phase
+		return phase
+	}).WithTimeout(3*time.Minute).Should(BeElementOf("Succeeded", "Failed"), "pod %s", name)
+	return kubectl("logs", "-n", s.name, name), phase == "Succeeded"
+}
+
 // Scenario: a store is archived into a bucket outside of the cluster, under load. The bucket goes away and comes back,
-// its credentials change, and a wrong deletion is undone.
+// its credentials change, a wrong deletion is undone, and drills prove the archive, or find that it is harmed.
 var _ = Describe("an archive", Ordered, func() {
 	var s *space
 	var l *load
@@ -261,6 +310,58 @@ spec: {storeRef: {name: q}, url: %q, credentialsSecretRef: {name: bucket}, inter
 			"/lost/ids", "--server", "q-gateway."+s.name+".svc:7600")
 		Expect(ok).To(BeTrue(), printed)
 		l.check()
+	})
+
+	It("is proven by a drill of its schedule, and a drill on a harmed archive says so", func() {
+		s.awaitArchived(time.Now(), 2*time.Minute)
+		class := s.name + "-drill"
+		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "archive-drill", "256M"), "240Mi"})
+		apply(fmt.Sprintf(`
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordArchive
+metadata: {name: q, namespace: %s}
+spec:
+  storeRef: {name: q}
+  url: %q
+  credentialsSecretRef: {name: bucket}
+  interval: 1s
+  drill: {schedule: "%d * * * *", groups: 64, storage: {size: 200Mi, className: %s}}
+`, s.name, bucket.url(), time.Now().UTC().Add(2*time.Minute).Minute(), class))
+		Eventually(func() string {
+			return kubectl("get", "job", "q-drill", "-n", s.name, "--ignore-not-found", "-o", "jsonpath={.status.succeeded}")
+		}).WithTimeout(6*time.Minute).Should(Equal("1"), "Job q-drill")
+		Expect(kubectl("logs", "-n", s.name, "job/q-drill")).To(ContainSubstring(`"result": "proven"`))
+		s.lookForDrills()
+		s.awaitArchive(v1alpha1.ConditionRestoreProven, "True", 3*time.Minute)
+		Expect(kubectl("sheaf", "status", "q", "-n", s.name)).To(ContainSubstring("restore proven "))
+
+		By("one bit of each segment changes")
+		alerts := s.watchAlerts()
+		segments := bucket.segments()
+		Expect(segments).NotTo(BeEmpty())
+		flip := func() {
+			for _, name := range segments {
+				content, err := os.ReadFile(name)
+				Expect(err).NotTo(HaveOccurred())
+				content[len(content)/2] ^= 1
+				Expect(os.WriteFile(name, content, 0o644)).To(Succeed())
+			}
+		}
+		flip()
+		printed, ok := s.drill("drill-harmed", bucket.url())
+		Expect(ok).To(BeFalse(), printed)
+		Expect(printed).To(ContainSubstring("the archive is not proven"))
+		s.lookForDrills()
+		s.awaitArchive(v1alpha1.ConditionRestoreProven, "False", 3*time.Minute, "Differs")
+		alerts.await("SheafRestoreNotProven", firing)
+
+		By("the bits change back")
+		flip()
+		printed, ok = s.drill("drill-again", bucket.url())
+		Expect(ok).To(BeTrue(), printed)
+		s.lookForDrills()
+		s.awaitArchive(v1alpha1.ConditionRestoreProven, "True", 3*time.Minute)
+		alerts.await("SheafRestoreNotProven", gone)
 	})
 
 	It("becomes a store of another shape, after everything else is lost", func() {

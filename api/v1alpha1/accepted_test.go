@@ -133,6 +133,10 @@ var goodCases = []goodCase{
 		"spec/keep": fields{"window": "1h", "points": 1}, "spec/prune": "Delete"}, update: true},
 	{kind: "RecordArchive", set: fields{"spec/points": fields{"schedule": "0 3 * * *"},
 		"spec/keep": fields{"window": "87600h", "points": 10000}, "spec/prune": "Never"}},
+	{kind: "RecordArchive", set: fields{"spec/drill": fields{"schedule": "59 */6 1,15 JAN-DEC ?", "groups": 1000,
+		"storage": fields{"size": "1Pi", "className": "fast"}}}, update: true},
+	{kind: "RecordArchive", set: fields{"spec/drill": fields{"schedule": "0 4 * * *",
+		"storage": fields{"size": "1Gi"}}}},
 
 	{kind: "DiskSet", set: fields{"metadata/name": letters(63)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(512)}},

@@ -98,6 +98,9 @@ const (
 	// ConditionArchiveCurrent is True while everything acknowledged up to a short time ago is in objects that the bucket
 	// has acknowledged.
 	ConditionArchiveCurrent = "ArchiveCurrent"
+	// ConditionRestoreProven is True if the newest drill of the archive has proven that it can be restored, and False if
+	// it has found differences. Archives without a drill do not have it.
+	ConditionRestoreProven = "RestoreProven"
 	// ConditionRestored is True when every group of a store with spec.restore was restored from the archive. While groups
 	// wait, it is False, with the reason Restoring or with the reason why the restore makes no progress.
 	ConditionRestored = "Restored"

@@ -1,5 +1,10 @@
 package v1alpha1_test
 
+// drillOf returns a valid spec.drill, which a case changes.
+func drillOf() fields {
+	return fields{"spec/drill": fields{"schedule": "0 4 * * *", "storage": fields{"size": "50Gi"}}}
+}
+
 var recordArchiveCases = append(append([]badCase{
 	{field: "spec", value: nil, says: "Required value"},
 	{field: "spec/storeRef", value: nil, says: "Required value"},
@@ -55,6 +60,21 @@ var recordArchiveCases = append(append([]badCase{
 	{field: "spec/keep/points", value: 10001, says: "less than or equal to 10000"},
 	{field: "spec/prune", value: "Always", says: "prune must be Delete or Never"},
 	{field: "spec/prune", value: letters(17), says: "may not be more than 16"},
+	{field: "spec/drill", value: fields{"schedule": "0 4 * * *"}, at: "spec.drill.storage", says: "Required value"},
+	{field: "spec/drill", value: fields{"storage": fields{"size": "1Gi"}}, at: "spec.drill.schedule",
+		says: "Required value"},
+	{field: "spec/drill/schedule", value: "* 4 * * *", with: drillOf(), says: "minute (one number)"},
+	{field: "spec/drill/schedule", value: "0 4 * *", with: drillOf(), says: "schedule must have five fields of cron"},
+	{field: "spec/drill/schedule", value: "TZ=UTC 0 4 * * *", with: drillOf(),
+		says: "schedule must have five fields of cron"},
+	{field: "spec/drill/schedule", value: letters(101), with: drillOf(), says: "may not be more than 100"},
+	{field: "spec/drill/groups", value: 0, with: drillOf(), says: "greater than or equal to 1"},
+	{field: "spec/drill/groups", value: 1001, with: drillOf(), says: "less than or equal to 1000"},
+	{field: "spec/drill/storage/size", value: "1Mi", with: drillOf(), says: "size must be a number with a unit"},
+	{field: "spec/drill/storage/size", value: "50 %", with: drillOf(), says: "size must be a number with a unit"},
+	{field: "spec/drill/storage/size", value: letters(33), with: drillOf(), says: "may not be more than 32"},
+	{field: "spec/drill/storage/className", value: "", with: drillOf(), says: "at least 1 chars long"},
+	{field: "spec/drill/storage/className", value: letters(254), with: drillOf(), says: "may not be more than 253"},
 	{field: "spec/image", value: "", says: "at least 1 chars long"},
 	{field: "spec/image", value: "an image", says: "image must be an image's name"},
 	{field: "spec/image", value: letters(513), says: "may not be more than 512"},

@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Current",type=string,JSONPath=`.status.conditions[?(@.type=="ArchiveCurrent")].status`
 // +kubebuilder:printcolumn:name="Archived",type=date,JSONPath=`.status.archivedThrough`
+// +kubebuilder:printcolumn:name="Proven",type=date,JSONPath=`.status.drill.proven`
 // +kubebuilder:printcolumn:name="Holes",type=integer,JSONPath=`.status.holes`
 // +kubebuilder:printcolumn:name="Groups",type=integer,JSONPath=`.status.groups`,priority=1
 // +kubebuilder:printcolumn:name="URL",type=string,JSONPath=`.spec.url`,priority=1
@@ -91,6 +92,10 @@ type RecordArchiveSpec struct {
 	// Hold says how much history the shards keep for the archive while it is behind.
 	// +optional
 	Hold *ArchiveHold `json:"hold,omitempty"`
+	// Drill makes the operator run drills, which prove that the archive can be restored. If it is absent, none run by
+	// themselves.
+	// +optional
+	Drill *ArchiveDrill `json:"drill,omitempty"`
 	// Image of the archive's pod. The default is the operator's. ImagePullPolicy and imagePullSecrets are those of the
 	// store. A change replaces the pod.
 	// +optional
@@ -182,12 +187,21 @@ type RecordArchiveStatus struct {
 	// Prune says what pruning has deleted. It is absent unless spec.prune is Delete.
 	// +optional
 	Prune *ArchivePruneStatus `json:"prune,omitempty"`
+	// Drill tells of the newest drill. The archive's pod looks for it when it starts, and every 10 minutes. The field is
+	// absent if there was none.
+	// +optional
+	Drill *ArchiveDrillStatus `json:"drill,omitempty"`
+	// DrillStarted is when the operator last started a drill.
+	// +optional
+	DrillStarted *metav1.Time `json:"drillStarted,omitempty"`
 	// Version of the archive's pod.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled; Archiving is True while a pod archives the store, and False, with the
 	// reason that the bucket gave, while it cannot; ArchiveCurrent is True only while everything that was acknowledged up
-	// to a minute ago (or six intervals, if that is longer) is in objects that the bucket has acknowledged.
+	// to a minute ago (or six intervals, if that is longer) is in objects that the bucket has acknowledged; RestoreProven
+	// is True if the newest drill has proven that the archive can be restored, False if it has found differences, Unknown
+	// if it did not find out, or none ran yet, and absent if there was none and spec.drill is absent.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

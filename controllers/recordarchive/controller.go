@@ -43,6 +43,7 @@ import (
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordarchives/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordarchives/finalizers,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;create;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;create;patch;delete
@@ -110,6 +111,9 @@ var (
 			return readObjects(ctx, w.r.Client, w.seen)
 		}},
 		{Name: "report", Do: func(ctx context.Context, w *work) step.Outcome { return ask(ctx, w.r.Archives, w.seen) }},
+		{Name: "drill", Do: func(ctx context.Context, w *work) step.Outcome {
+			return ensureDrill(ctx, w.r.Client, w.r.Live, w.seen, w.r.Image)
+		}},
 	}
 )
 
@@ -315,7 +319,8 @@ func (r *Reconciler) write(ctx context.Context, before, after *v1alpha1.RecordAr
 		return client.IgnoreNotFound(err)
 	}
 	r.written.Store(after.UID, now)
-	for _, kind := range []string{v1alpha1.ConditionArchiving, v1alpha1.ConditionArchiveCurrent} {
+	for _, kind := range []string{v1alpha1.ConditionArchiving, v1alpha1.ConditionArchiveCurrent,
+		v1alpha1.ConditionRestoreProven} {
 		is := meta.FindStatusCondition(after.Status.Conditions, kind)
 		was := meta.FindStatusCondition(before.Status.Conditions, kind)
 		if is == nil || is.Status == metav1.ConditionUnknown || was == nil && is.Status == metav1.ConditionFalse ||

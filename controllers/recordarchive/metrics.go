@@ -17,6 +17,7 @@ type figures struct {
 	conditions map[string]bool // does not contain conditions that are Unknown
 	through    float64         // Unix seconds; 0 if not known
 	holes      int32
+	unproven   float64 // Unix seconds; 0 if the archive had no drill, and is to have none
 }
 
 // archiveMetrics exports the existing archives to Prometheus. Safe for concurrent use.
@@ -40,7 +41,10 @@ var (
 		"1 where the condition of a RecordArchive is True, 0 where it is False; absent where it is unknown.", "condition")
 	descThrough = describe("archive_through_timestamp_seconds",
 		"Everything that the store acknowledged before this time is archived; absent while that is not known.")
-	descHoles = describe("archive_holes", "Holes in the history of a RecordArchive.")
+	descHoles    = describe("archive_holes", "Holes in the history of a RecordArchive.")
+	descUnproven = describe("archive_unproven_since_timestamp_seconds",
+		"When the newest drill began that has proven that the archive can be restored; if none has, when the RecordArchive "+
+			"was made; absent if it had no drill and has no spec.drill.")
 )
 
 // Describe implements prometheus.Collector.
@@ -48,6 +52,7 @@ func (m *archiveMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- descCondition
 	to <- descThrough
 	to <- descHoles
+	to <- descUnproven
 }
 
 // Collect implements prometheus.Collector.
@@ -70,6 +75,9 @@ func (m *archiveMetrics) Collect(to chan<- prometheus.Metric) {
 			gauge(descThrough, f.through)
 		}
 		gauge(descHoles, float64(f.holes))
+		if f.unproven > 0 {
+			gauge(descUnproven, f.unproven)
+		}
 	}
 }
 
@@ -83,6 +91,12 @@ func (m *archiveMetrics) observe(archive *v1alpha1.RecordArchive) {
 	}
 	if at := archive.Status.ArchivedThrough; at != nil {
 		f.through = float64(at.Unix())
+	}
+	switch d := archive.Status.Drill; {
+	case d != nil && d.Proven != nil:
+		f.unproven = float64(d.Proven.Unix())
+	case d != nil, archive.Spec.Drill != nil:
+		f.unproven = float64(archive.CreationTimestamp.Unix())
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

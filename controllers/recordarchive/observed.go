@@ -51,6 +51,7 @@ type observed struct {
 	pod        *corev1.Pod        // the newest pod; nil if there is none
 	report     *archiving.Report  // nil if the pod has not reported
 	silent     error              // why there is no report
+	drillJob   string             // what the Job of a drill does, for the end of a sentence; empty if there is none
 }
 
 // runs reports whether the pod has a process that can be asked.
@@ -240,6 +241,8 @@ func (seen *observed) outcome(out step.Outcome, archives, current verdict) step.
 // summarize writes all conditions, and returns the outcome of the reconcile.
 func (seen *observed) summarize(out step.Outcome) step.Outcome {
 	seen.takeReport()
+	seen.takeDrill()
+	seen.setRestoreProven()
 	s, generation := &seen.archive.Status, seen.archive.Generation
 	archives, current := seen.archives(out), seen.current()
 	step.SetCondition(&s.Conditions, generation, v1alpha1.ConditionArchiving, archives.status, archives.reason,
@@ -257,6 +260,7 @@ func (seen *observed) refuse(out step.Outcome) {
 	*s = v1alpha1.RecordArchiveStatus{ObservedGeneration: generation, URL: seen.archive.Spec.URL, Conditions: s.Conditions}
 	step.SetFalse(&s.Conditions, generation, v1alpha1.ConditionArchiving, out.Reason(), out.Message())
 	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionArchiveCurrent)
+	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionRestoreProven)
 	step.Summarize(&s.Conditions, generation, out, "")
 }
 

@@ -29,6 +29,10 @@ func (l *look) archives() {
 		if p := a.Status.Prune; p != nil && p.Message != "" {
 			l.add(Warning, "RecordArchive", a.Name, describe, "the archive was not pruned: %s", p.Message)
 		}
+		if proven := isFalse(a.Status.Conditions, v1alpha1.ConditionRestoreProven); proven != nil {
+			l.add(Problem, "RecordArchive", a.Name, describe, "the archive cannot be restored as it should: %s",
+				proven.Message)
+		}
 		if a.Status.Holes > 0 {
 			l.add(Warning, "RecordArchive", a.Name, "", "%s of the archive: within them nothing can be read as of a point in "+
 				"time. Archive the store to a new URL to have a whole history from now on",
@@ -37,13 +41,16 @@ func (l *look) archives() {
 	}
 }
 
-// ArchiveSentence says how current the archive of a store is, for example "archived 4 s ago", or why this is not
-// known.
+// ArchiveSentence says how current the archive of a store is, and when it was proven that it can be restored, for
+// example "archived 4 s ago, restore proven 22 h ago", or why it is not known how current it is.
 func (o *Objects) ArchiveSentence(a *v1alpha1.RecordArchive) string {
 	if at := a.Status.ArchivedThrough; at != nil {
 		sentence := fmt.Sprintf("archived %s", archiving.Ago(o.Now.Sub(at.Time)))
 		if p := a.Status.Points; p != nil && p.NewestTime != nil {
 			sentence += fmt.Sprintf(", newest point %s", archiving.Ago(o.Now.Sub(p.NewestTime.Time)))
+		}
+		if d := a.Status.Drill; d != nil && d.Proven != nil {
+			sentence += fmt.Sprintf(", restore proven %s", archiving.Ago(o.Now.Sub(d.Proven.Time)))
 		}
 		return sentence
 	}

@@ -46,6 +46,13 @@ func TestArchives(t *testing.T) {
 			a.Status.Prune = &v1alpha1.ArchivePruneStatus{Message: "forbidden"}
 		}}, findings: []string{"warning a point of the schedule could not be made: in a hole",
 			"warning the archive was not pruned: forbidden"}, sentence: "archived 4 s ago"},
+		"proven": {is: []func(*v1alpha1.RecordArchive){until(4 * time.Second), func(a *v1alpha1.RecordArchive) {
+			a.Status.Drill = &v1alpha1.ArchiveDrillStatus{Proven: new(metav1.NewTime(now.Add(-22 * time.Hour)))}
+		}, is(v1alpha1.ConditionRestoreProven, metav1.ConditionTrue)}, sentence: "archived 4 s ago, restore proven 22 h ago"},
+		"differs": {is: []func(*v1alpha1.RecordArchive){until(4 * time.Second),
+			is(v1alpha1.ConditionRestoreProven, metav1.ConditionFalse)},
+			findings: []string{"problem the archive cannot be restored as it should: nothing answers"},
+			sentence: "archived 4 s ago"},
 	} {
 		a := v1alpha1.RecordArchive{}
 		a.Name = "offsite"

@@ -30,6 +30,7 @@ const (
 	ContainerGateway = "gateway"
 	ContainerEtcd    = "etcd"
 	ContainerArchive = "archive"
+	ContainerDrill   = "drill"
 	ContainerRestore = "restore"
 )
 
@@ -110,6 +111,9 @@ func Gateway(store string) string { return store + "-gateway" }
 
 // Archive returns the name of the Deployment of a store's archive.
 func Archive(store string) string { return store + "-archive" }
+
+// Drill returns the name of the Job that proves that a store's archive can be restored.
+func Drill(store string) string { return store + "-drill" }
 
 // Restore returns the name of the Deployment, the Service and the NetworkPolicy of the source from which a store is
 // restored.

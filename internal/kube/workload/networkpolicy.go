@@ -89,13 +89,13 @@ func restorePolicy(store *v1alpha1.RecordStore) *networkingv1.NetworkPolicy {
 	)
 }
 
-// askingEtcd selects the pods of the store that connect to its etcd. These are all pods except those of the archive and
-// of a restore, which connect to a bucket outside the cluster.
+// askingEtcd selects the pods of the store that connect to its etcd. These are all pods except those of the archive, of
+// its drills and of a restore, which connect to a bucket outside the cluster.
 func askingEtcd(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
 	peer := ofStore(store)
 	peer.PodSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{
 		Key: v1alpha1.LabelComponent, Operator: metav1.LabelSelectorOpNotIn, Values: []string{ContainerArchive,
-			ContainerRestore}}}
+			ContainerDrill, ContainerRestore}}}
 	return peer
 }
 
