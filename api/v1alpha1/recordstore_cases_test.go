@@ -28,6 +28,7 @@ var (
 	issued   = fields{"spec/access/issuers": issuer()}
 	named    = fields{"spec/groups": fields{"routing": "Named"}}
 	restored = fields{"spec/restore": fields{"url": "s3://backups/quotes", "storeUID": uid}}
+	someOf   = fields{"spec/groups": named["spec/groups"], "spec/restore": restored["spec/restore"]}
 	external = fields{"spec/etcd": fields{"external": fields{"endpoints": []string{"https://etcd-0.example:2379"},
 		"tlsSecretRef": fields{"name": "etcd-client"}}}}
 )
@@ -275,13 +276,13 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/restore", value: restored["spec/restore"], with: fields{"spec/adoptStoreUID": uid},
 		says: "give restore or adoptStoreUID, not both"},
 	{field: "spec/restore/groups", value: []string{"eu"}, with: restored, says: "restore.groups to restore the whole store"},
-	{field: "spec/restore/groups", value: []string{}, with: restored, says: "should have at least 1 items"},
-	{field: "spec/restore/groups", value: numbered("g%d", 101), with: restored, says: "must have at most 100 items"},
-	{field: "spec/restore/groups", value: []string{"a", "a"}, with: restored, at: "spec.restore.groups[1]",
+	{field: "spec/restore/groups", value: []string{}, with: someOf, says: "should have at least 1 items"},
+	{field: "spec/restore/groups", value: numbered("g%d", 101), with: someOf, says: "must have at most 100 items"},
+	{field: "spec/restore/groups", value: []string{"a", "a"}, with: someOf, at: "spec.restore.groups[1]",
 		says: "Duplicate value"},
-	{field: "spec/restore/groups", value: []string{".a"}, with: restored, at: "spec.restore.groups[0]",
+	{field: "spec/restore/groups", value: []string{".a"}, with: someOf, at: "spec.restore.groups[0]",
 		says: "should match"},
-	{field: "spec/restore/groups", value: []string{letters(254)}, with: restored, at: "spec.restore.groups[0]",
+	{field: "spec/restore/groups", value: []string{letters(254)}, with: someOf, at: "spec.restore.groups[0]",
 		says: "may not be more than 253"},
 	{field: "spec/restore/first", value: numbered("g%d", 101), with: restored, says: "must have at most 100 items"},
 	{field: "spec/restore/first", value: []string{"a", "a"}, with: restored, at: "spec.restore.first[1]",
