@@ -2,13 +2,21 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"sheaf.dev/sheaf/internal/archive/archiver"
+	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/prune"
 	"sheaf.dev/sheaf/internal/archive/upkeep"
 	"sheaf.dev/sheaf/internal/base/schedule"
@@ -22,6 +30,7 @@ type upkeepFlags struct {
 	window   time.Duration
 	points   int
 	prune    bool
+	wanted   string
 }
 
 func (f *upkeepFlags) add(flags *pflag.FlagSet) {
@@ -31,6 +40,8 @@ func (f *upkeepFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.window, "keep-window", 7*24*time.Hour, "with --prune: how far back every state stays readable")
 	flags.IntVar(&f.points, "keep-points", 30,
 		"with --prune: points of a schedule that are kept; others are kept until they end")
+	flags.StringVar(&f.wanted, "points-file", "",
+		"file with JSON that names points to make and to drop, and what to store in points; it is read every 10 s")
 }
 
 // open returns the Upkeep that the flags describe, or nil if they describe none. It returns an error if a flag is wrong.
@@ -48,10 +59,41 @@ func (f *upkeepFlags) open(log *slog.Logger) (*upkeep.Upkeep, error) {
 			return nil, cli.Usagef("--points-schedule: %w", err)
 		}
 	}
-	if opts.Schedule == nil && !f.prune {
+	if f.wanted != "" {
+		opts.Wanted = func() (*upkeep.Wanted, error) { return readWanted(f.wanted) }
+	}
+	if opts.Schedule == nil && opts.Wanted == nil && !f.prune {
 		return nil, nil //nolint:nilnil // nothing is to be done
 	}
 	return upkeep.New(opts), nil
+}
+
+// readWanted reads which points are wanted from a file. If there is no file, none are.
+func readWanted(name string) (w *upkeep.Wanted, err error) {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &upkeep.Wanted{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	text, err := io.ReadAll(io.LimitReader(f, archiving.WantedBytesMax+1))
+	if err != nil {
+		return nil, err
+	}
+	read, err := archiving.ParseWanted(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	w = &upkeep.Wanted{}
+	for _, fact := range read.Facts {
+		w.Facts = append(w.Facts, object.Fact(fact))
+	}
+	for _, p := range read.Points {
+		w.Points = append(w.Points, upkeep.WantedPoint(p))
+	}
+	return w, nil
 }
 
 // keepUp runs u beside an archiver, from the time at which the archiver has taken over. It ends u when the returned
@@ -94,10 +136,24 @@ func upkeepReport(u *upkeep.Upkeep) *archiving.Upkeep {
 	if s.PruneError != "" {
 		r.PruneTrouble = &archiving.Trouble{Reason: archiving.ReasonPruneFailed, Message: s.PruneError, At: s.PruneErrorAt}
 	}
+	for name, is := range s.Named {
+		r.Named = append(r.Named, archiving.NamedPoint{Name: name, Time: known(is.Time), Dropped: is.Dropped,
+			Error: cutText(is.Error)})
+	}
+	slices.SortFunc(r.Named, func(a, b archiving.NamedPoint) int { return strings.Compare(a.Name, b.Name) })
+	r.WantedError = cutText(s.WantedError)
 	for job, n := range s.Errors {
 		r.Errors[string(job)] = n
 	}
 	return r
+}
+
+// cutText returns at most the first 400 bytes of a text, so that a report with many points stays small.
+func cutText(text string) string {
+	if len(text) > 400 {
+		return strings.ToValidUTF8(text[:400], "") + "..."
+	}
+	return text
 }
 
 // known returns nil if a time is zero.
@@ -116,7 +172,7 @@ var (
 		"When the process last completed a prune. Absent if it has completed none.")
 	descDeletedObjects = describe("deleted_objects_total", "Objects that pruning has deleted.")
 	descDeletedBytes   = describe("deleted_bytes_total", "Bytes of objects that pruning has deleted.")
-	descUpkeepErrors   = describe("upkeep_errors_total", "Errors by what was tried: point, prune.", "job")
+	descUpkeepErrors   = describe("upkeep_errors_total", "Errors by what was tried: point (of the schedule), named (points that others want), prune.", "job")
 )
 
 func describeUpkeep(to chan<- *prometheus.Desc) {

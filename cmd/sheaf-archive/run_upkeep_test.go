@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,6 +40,26 @@ func TestWrongArgumentsOfUpkeep(t *testing.T) {
 	for _, args := range []upkeepFlags{{points: 1}, {points: 1, window: time.Hour}} {
 		if u, err := args.open(nil); u != nil || err != nil {
 			t.Errorf("%+v: %v, %v", args, u, err)
+		}
+	}
+}
+
+func TestWhatIsWantedIsReadFromAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "wanted.json")
+	if w, err := readWanted(file); err != nil || len(w.Points) != 0 {
+		t.Errorf("no file: %+v, %v", w, err)
+	}
+	for text, wrong := range map[string]bool{
+		`{"points": [{"name": "a", "drop": true}], "facts": [{"name": "x", "yaml": "y"}]}`: false, "x": true,
+		strings.Repeat(" ", 2<<20): true,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w, err := readWanted(file)
+		if (err != nil) != wrong || err != nil && !strings.Contains(err.Error(), file) || err == nil &&
+			(w.Points[0] != upkeep.WantedPoint{Name: "a", Drop: true} || w.Facts[0] != object.Fact{Name: "x", YAML: "y"}) {
+			t.Errorf("%.40s: %+v, %v", text, w, err)
 		}
 	}
 }

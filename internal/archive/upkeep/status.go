@@ -15,6 +15,7 @@ type Job string
 const (
 	JobPoint Job = "point" // make a point of the schedule
 	JobPrune Job = "prune"
+	JobNamed Job = "named" // make and drop the points that others want
 )
 
 // Status describes what an Upkeep has done. Counters begin at 0 in each process.
@@ -35,6 +36,9 @@ type Status struct {
 	// PointError and PruneError say why the last attempt failed. They are "" if it succeeded.
 	PointError, PruneError     string
 	PointErrorAt, PruneErrorAt time.Time
+
+	Named       map[string]Named // what has become of the points that are wanted, by name
+	WantedError string           // why what is wanted could not be read or fulfilled; "" if it was
 }
 
 // board guards the Status, which other goroutines read.
@@ -47,7 +51,7 @@ func (b *board) read() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.status
-	s.Errors = maps.Clone(s.Errors)
+	s.Errors, s.Named = maps.Clone(s.Errors), maps.Clone(s.Named)
 	return s
 }
 
@@ -68,6 +72,8 @@ func (s *Status) failed(job Job, err error, now time.Time) {
 		s.PointError, s.PointErrorAt = err.Error(), now
 	case JobPrune:
 		s.PruneError, s.PruneErrorAt = err.Error(), now
+	case JobNamed:
+		s.WantedError = err.Error()
 	}
 }
 

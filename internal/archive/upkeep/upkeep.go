@@ -1,4 +1,4 @@
-// Package upkeep makes the points of a schedule and prunes an archive, beside the archiver that writes it. It never
+// Package upkeep makes the points of a schedule and those that others want, and prunes an archive, beside the archiver that writes it. It never
 // stops or delays the archiver: its errors are part of its Status, and it tries again later.
 package upkeep
 
@@ -40,6 +40,8 @@ type Options struct {
 	Prune    bool               // if false, nothing is deleted, and the following two fields have no effect
 	Window   time.Duration      // times that are younger stay readable as they are
 	Points   int                // number of points of the schedule that are kept
+	// Wanted returns which further points are wanted, and what is stored in new points. It may be nil.
+	Wanted func() (*Wanted, error)
 
 	Log *slog.Logger // nil means slog.Default()
 }
@@ -54,6 +56,9 @@ type Upkeep struct {
 	nextPoint   time.Time // when the points are read again, and a point is made if one is due
 	pointFailed int       // number of attempts to do so that failed, one after another
 	nextPrune   time.Time
+	nextNamed   time.Time     // when what is wanted is read again
+	namedFailed int           // number of attempts to fulfil it that failed, one after another
+	facts       []object.Fact // what is stored in new points
 }
 
 // New returns an Upkeep. It does nothing until Run is called.
@@ -80,6 +85,7 @@ func (u *Upkeep) Run(ctx context.Context, archive *prune.Store, owns func(ctx co
 	}
 	u.nextPoint, u.pointFailed = time.Time{}, 0 // another archiver may have made points meanwhile
 	for ctx.Err() == nil {
+		u.named(ctx, &fenced)
 		u.points(ctx, &fenced)
 		u.prune(ctx, &fenced)
 		if !backoff.Sleep(ctx, max(u.wait(), time.Second)) {
@@ -97,6 +103,9 @@ func (u *Upkeep) wait() time.Duration {
 	wait := min(look, u.nextPoint.Sub(now))
 	if u.opts.Prune {
 		wait = min(wait, u.nextPrune.Sub(now))
+	}
+	if u.opts.Wanted != nil {
+		wait = min(wait, u.nextNamed.Sub(now))
 	}
 	return wait
 }
@@ -140,7 +149,7 @@ func (u *Upkeep) point(ctx context.Context, archive *prune.Store, now time.Time)
 			return nil, err
 		}
 		if next = u.opts.Schedule.Next(last); !next.After(now) {
-			spec := prune.PointSpec{Name: pointName(now), Made: object.MadeBySchedule}
+			spec := prune.PointSpec{Name: pointName(now), Made: object.MadeBySchedule, Facts: u.facts}
 			if made, err = archive.CreatePoint(ctx, spec, now); err != nil {
 				return nil, err
 			}

@@ -289,6 +289,76 @@ func TestOnlyTheOwnerChangesTheArchive(t *testing.T) {
 	})
 }
 
+// Points that others want are made and dropped once, with the facts of that moment. A point that is not wanted any more
+// stays. If one of them fails, the others are made, and it is tried again.
+func TestWantedPoints(t *testing.T) {
+	var mu sync.Mutex
+	w, failed := &Wanted{}, error(nil)
+	want := func(next Wanted, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		w, failed = &next, err
+	}
+	inScene(t, Options{Schedule: daily(t), Wanted: func() (*Wanted, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return w, failed
+	}}, func(s *scene) {
+		s.start()
+		s.pass(time.Hour)
+		until := time.Now().Add(90 * day)
+		facts := []object.Fact{{Name: "RecordStore/quotes", YAML: "kind: RecordStore\n"}}
+		want(Wanted{Facts: facts, Points: []WantedPoint{{Name: "a", Until: until}, {Name: "b"}}}, nil)
+		s.pass(time.Minute)
+		s.want("wanted", "a", "b")
+		points, err := s.archive.Points(s.Context())
+		if err != nil || points[0].Until != until.UnixNano() || points[0].Made != object.MadeByHand ||
+			!slices.Equal(points[0].Facts, facts) {
+			s.Errorf("%v, %+v", err, points)
+		}
+		st := s.upkeep.Status()
+		if is := st.Named["a"]; is.Time.IsZero() || is.Dropped || is.Error != "" || st.Points != 2 || len(st.Named) != 2 {
+			s.Errorf("%+v", st)
+		}
+		want(Wanted{Points: []WantedPoint{{Name: "a", Drop: true}, {Name: "none", Drop: true}}}, nil)
+		s.pass(time.Minute)
+		s.want("b is kept, although nobody names it", "b")
+		st = s.upkeep.Status()
+		if !st.Named["a"].Dropped || !st.Named["none"].Dropped || len(st.Named) != 2 || st.Points != 1 {
+			s.Errorf("%+v", st)
+		}
+		s.bucket.on(func(name string) error {
+			if strings.HasSuffix(name, "/c") {
+				return errors.New("503 slow down")
+			}
+			return nil
+		})
+		want(Wanted{Facts: facts, Points: []WantedPoint{{Name: "a"}, {Name: "c"}, {Name: "d"}}}, nil)
+		s.pass(time.Minute)
+		s.want("c fails", "b", "d")
+		st = s.upkeep.Status()
+		if !strings.Contains(st.Named["a"].Error, "choose another name") || !strings.Contains(st.Named["c"].Error, "503") ||
+			st.Named["d"].Error != "" || st.WantedError == "" || st.Errors[JobNamed] == 0 || st.PointError != "" {
+			s.Errorf("%+v", st)
+		}
+		s.bucket.on(nil)
+		want(Wanted{Facts: facts, Points: []WantedPoint{{Name: "c"}, {Name: "d"}}}, nil)
+		s.pass(20 * time.Minute)
+		if st = s.upkeep.Status(); st.Named["c"].Time.IsZero() || st.Named["c"].Error != "" || st.WantedError != "" {
+			s.Errorf("%+v", st)
+		}
+		want(Wanted{}, errors.New("no such volume"))
+		s.pass(15 * time.Hour)
+		if st = s.upkeep.Status(); st.WantedError != "no such volume" || st.Points != 4 || st.NewestPoint[:5] != "auto-" {
+			s.Errorf("%+v", st)
+		}
+		points, err = s.archive.Points(s.Context())
+		if err != nil || !slices.Equal(points[3].Facts, facts) {
+			s.Errorf("a point of the schedule has no facts: %v, %+v", err, points[3])
+		}
+	})
+}
+
 // While the bucket fails, the point is tried again, less and less often. Then there is one point.
 func TestAPointIsTriedAgain(t *testing.T) {
 	inScene(t, Options{Schedule: daily(t)}, func(s *scene) {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/prune"
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
@@ -32,6 +34,19 @@ func TestPointsAndPruning(t *testing.T) {
 		if got := create(c.opts); got.code != c.code {
 			t.Errorf("%s: %d, %v", what, got.code, got.err)
 		}
+	}
+	// The objects that described the store are printed as YAML.
+	if _, err := (&prune.Store{Bucket: s.Bucket, UUID: w.Store}).CreatePoint(t.Context(), prune.PointSpec{Name: "facts",
+		Made: object.MadeByHand, Facts: []object.Fact{{Name: "RecordStore/quotes", YAML: "kind: RecordStore\n"}}},
+		now()); err != nil {
+		t.Fatal(err)
+	}
+	show := run(false, func(out *cli.Output) error {
+		return Show(t.Context(), out, s, ShowOptions{Object: "points/facts"})
+	})
+	if show.err != nil || show.out != "# point facts: 2026-11-01T12:00:32Z, in 3 groups\n---\n# RecordStore/quotes\n"+
+		"kind: RecordStore\n" {
+		t.Errorf("%q, %v", show.out, show.err)
 	}
 	list := func(asJSON bool) string {
 		got := run(asJSON, func(out *cli.Output) error { return ListPoints(t.Context(), out, s) })
@@ -64,16 +79,16 @@ func TestPointsAndPruning(t *testing.T) {
 	if got := copyTo(t, s, l, CopyOptions{At: "point:before-1.2", Group: "gamma"}); got.code != 3 {
 		t.Errorf("a group that did not exist: %d, %v", got.code, got.err)
 	}
-	prune := func(opts PruneOptions) commandResult {
+	pruned := func(opts PruneOptions) commandResult {
 		opts.Now = now
 		return run(false, func(out *cli.Output) error { return Prune(t.Context(), out, s, opts) })
 	}
-	if got := prune(PruneOptions{Keep: time.Hour, DryRun: true}); !strings.HasPrefix(got.out,
+	if got := pruned(PruneOptions{Keep: time.Hour, DryRun: true}); !strings.HasPrefix(got.out,
 		"would leave out 0 versions in 0 groups\nwould list 1 object, ") || // a catalogue that a newer one has replaced
 		!strings.HasSuffix(got.out, " B, for deletion a day later\nwould delete 0 objects, 0 B\n") {
 		t.Errorf("%q, %v", got.out, got.err)
 	}
-	if got := prune(PruneOptions{Keep: -1}); got.code != 2 {
+	if got := pruned(PruneOptions{Keep: -1}); got.code != 2 {
 		t.Errorf("%d, %v", got.code, got.err)
 	}
 	remove := func(name string) commandResult {

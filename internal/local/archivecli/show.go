@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
+	"strings"
 	"time"
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/reader"
+	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
@@ -76,7 +78,26 @@ func showObject(ctx context.Context, out *cli.Output, a *reader.Archive, name st
 	if l, ok := o.Header.(*object.Log); ok && !out.JSON {
 		return out.WriteTable(piecesTable(l))
 	}
+	if p, ok := o.Header.(*object.Point); ok && !out.JSON {
+		return showPoint(out, p)
+	}
 	return out.WriteJSON(shown) // the object also stores its header as JSON
+}
+
+// showPoint prints a point with the Kubernetes objects that described the store, as YAML that kubectl can read.
+func showPoint(out *cli.Output, p *object.Point) error {
+	row := pointRow(p, false)
+	if err := out.Print(row, "# point %s: %s, in %s\n", row.Name, row.Time,
+		units.Count(int64(row.Groups), "group", "groups")); err != nil {
+		return err
+	}
+	for _, f := range p.Facts {
+		if err := out.Print(f, "---\n# %s\n%s\n", strings.ReplaceAll(f.Name, "\n", " "),
+			strings.TrimRight(f.YAML, "\n")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func piecesTable(l *object.Log) cli.Table {

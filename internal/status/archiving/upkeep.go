@@ -20,6 +20,11 @@ type Upkeep struct {
 	// PointTrouble says why the last attempt to make a point failed. It is nil if that succeeded.
 	PointTrouble *Trouble `json:"pointTrouble,omitempty"`
 
+	// Named says what has become of the points that others want.
+	Named []NamedPoint `json:"named,omitempty"`
+	// WantedError says why what others want could not be read or fulfilled. It is empty if it was.
+	WantedError string `json:"wantedError,omitempty"`
+
 	Prunes bool `json:"prunes"` // whether the archiver deletes anything
 	// LastPrune is when the process last completed a prune. It is nil if it has completed none.
 	LastPrune      *time.Time `json:"lastPrune,omitempty"`
@@ -30,7 +35,15 @@ type Upkeep struct {
 	// PruneTrouble says why the last attempt to prune failed. It is nil if that succeeded.
 	PruneTrouble *Trouble `json:"pruneTrouble,omitempty"`
 
-	Errors map[string]int64 `json:"errors,omitempty"` // number of errors: "point", "prune"
+	Errors map[string]int64 `json:"errors,omitempty"` // number of errors: "point", "named", "prune"
+}
+
+// NamedPoint is a point that somebody wants to be made or dropped.
+type NamedPoint struct {
+	Name    string     `json:"name"`
+	Time    *time.Time `json:"time,omitempty"`    // nil if there is no such point
+	Dropped bool       `json:"dropped,omitempty"` // whether there is no such point any more
+	Error   string     `json:"error,omitempty"`   // why the last attempt failed
 }
 
 // These are values of Trouble.Reason.
