@@ -62,7 +62,7 @@ func newFake(crds string) (client.WithWatch, error) {
 	base := fake.NewClientBuilder().WithScheme(envScheme).WithObjectTracker(objects).WithReturnManagedFields().
 		WithGlobalResourceVersionCounter().
 		WithStatusSubresource(&v1alpha1.RecordStore{}, &v1alpha1.ShardPool{}, &v1alpha1.Shard{}, &v1alpha1.DiskSet{},
-			&v1alpha1.RecordGrant{}, &v1alpha1.RecordTenant{}, &v1alpha1.RecordArchive{}).
+			&v1alpha1.RecordGrant{}, &v1alpha1.RecordTenant{}, &v1alpha1.RecordArchive{}, &v1alpha1.RecordBackup{}).
 		Build()
 	return interceptor.NewClient(base, interceptor.Funcs{
 		Get:  objects.read,

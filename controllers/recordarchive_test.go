@@ -140,6 +140,17 @@ var _ = Describe("The archive of a store", func() {
 			Expect(template.Spec.Containers[0].Args).To(ContainElements("run", "s3://backups/quotes", "--stay",
 				"--interval=10s", "--tls-dir=/etc/sheaf/tls"))
 			Expect(*template.Spec.AutomountServiceAccountToken).To(BeFalse())
+			wanted := &corev1.ConfigMap{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive-points"}, wanted)).To(Succeed())
+			Expect(metav1.IsControlledBy(wanted, a)).To(BeTrue())
+			facts, err := archiving.ParseWanted([]byte(wanted.Data["wanted.json"]))
+			Expect(err).NotTo(HaveOccurred())
+			Expect(facts.Points).To(BeEmpty())
+			var names []string
+			for _, f := range facts.Facts {
+				names = append(names, f.Name)
+			}
+			Expect(names).To(ContainElements("RecordStore/quotes", "RecordArchive/offsite", "ShardPool/ssd"))
 			leaf := &corev1.Secret{}
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive-tls"}, leaf)).To(Succeed())
 			Expect(metav1.IsControlledBy(leaf, a)).To(BeTrue())
@@ -200,6 +211,69 @@ var _ = Describe("The archive of a store", func() {
 			Expect(api.Update(ctx, a)).To(Succeed())
 			p.reconcileConditions(ctx, a)
 			Expect(p.deployment(ctx).Spec.Template.Spec.ServiceAccountName).To(Equal("default"))
+		})
+
+	It("keeps the points of RecordBackups", both("the API server has to accept their finalizer and status"),
+		func(ctx context.Context) {
+			p.running(ctx, 1)
+			a := p.archive(ctx, "offsite")
+			named := &recordarchive.NamedPoints{}
+			p.archives.Named = named
+			backups := &recordarchive.BackupReconciler{Client: acting, Recorder: events.NewFakeRecorder(100), Named: named}
+			b := &v1alpha1.RecordBackup{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "before-1.2"}}
+			b.Spec.ArchiveRef.Name, b.Spec.TTL = "offsite", &metav1.Duration{Duration: time.Hour}
+			Expect(api.Create(ctx, b)).To(Succeed())
+			reconcile := func() string {
+				GinkgoHelper()
+				_, err := backups.Reconcile(ctx, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(b)})
+				Expect(err).NotTo(HaveOccurred())
+				if apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(b), b)) {
+					return "gone"
+				}
+				return meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionReady).Reason
+			}
+			wanted := func() []archiving.WantedPoint {
+				GinkgoHelper()
+				p.reconcileConditions(ctx, a)
+				m := &corev1.ConfigMap{}
+				Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive-points"}, m)).To(Succeed())
+				w, err := archiving.ParseWanted([]byte(m.Data["wanted.json"]))
+				Expect(err).NotTo(HaveOccurred())
+				return w.Points
+			}
+			Expect(reconcile()).To(Equal("PointPending"))
+			Expect(wanted()).To(HaveLen(1))
+			Expect(wanted()[0].Name).To(Equal(b.Status.Point))
+
+			By("the pod has made it")
+			p.start(ctx)
+			p.archiver.setReport(4*time.Second, nil)
+			at := time.Now()
+			p.archiver.report.Upkeep = &archiving.Upkeep{Named: []archiving.NamedPoint{{Name: b.Status.Point, Time: &at}}}
+			wanted()
+			Expect(reconcile()).To(Equal("Ready"))
+			Expect(b.Status.Time).NotTo(BeNil())
+			Expect(wanted()).To(BeEmpty())
+
+			By("somebody deletes it")
+			Expect(api.Delete(ctx, b)).To(Succeed())
+			Expect(reconcile()).To(Equal("Deleting"))
+			Expect(meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionReady).Message).To(
+				ContainSubstring("remove finalizer"))
+			Expect(wanted()[0].Drop).To(BeTrue())
+			p.archiver.report.Upkeep.Named[0].Dropped = true
+			wanted()
+			Expect(reconcile()).To(Equal("gone"))
+
+			By("the archive is gone, so nobody can remove a point")
+			b = &v1alpha1.RecordBackup{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "late"}}
+			b.Spec.ArchiveRef.Name = "offsite"
+			Expect(api.Create(ctx, b)).To(Succeed())
+			Expect(reconcile()).To(Equal("PointPending"))
+			Expect(api.Delete(ctx, a)).To(Succeed())
+			Expect(reconcile()).To(Equal("ArchiveUnknown"))
+			Expect(api.Delete(ctx, b)).To(Succeed())
+			Expect(reconcile()).To(Equal("gone"))
 		})
 
 	It("is the only one of its store", func(ctx context.Context) {

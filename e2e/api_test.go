@@ -28,7 +28,8 @@ var groupOf = map[string]string{
 	"statefulsets": "apis/apps/v1", "deployments": "apis/apps/v1",
 	"leases": "apis/coordination.k8s.io/v1", "certificates": "apis/cert-manager.io/v1",
 	"recordstores": "apis/sheaf.dev/v1alpha1", "recordarchives": "apis/sheaf.dev/v1alpha1",
-	"shardpools": "apis/sheaf.dev/v1alpha1", "shards": "apis/sheaf.dev/v1alpha1", "disksets": "apis/sheaf.dev/v1alpha1",
+	"recordbackups": "apis/sheaf.dev/v1alpha1",
+	"shardpools":    "apis/sheaf.dev/v1alpha1", "shards": "apis/sheaf.dev/v1alpha1", "disksets": "apis/sheaf.dev/v1alpha1",
 }
 
 // apiServer returns a client for the cluster's API server, and the server's address.

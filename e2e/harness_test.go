@@ -211,7 +211,7 @@ func (s *space) empty() bool {
 func (s *space) dump() {
 	for _, args := range [][]string{
 		{"get", "sheaf,pods,pvc,pv,statefulsets,deployments", "-n", s.name, "-o", "wide"},
-		{"get", "recordstores,recordarchives,shardpools,shards", "-n", s.name, "-o", "yaml"},
+		{"get", "recordstores,recordarchives,recordbackups,shardpools,shards", "-n", s.name, "-o", "yaml"},
 		{"get", "disksets", "-o", "yaml"},
 		{"get", "events", "-n", s.name, "--sort-by=.lastTimestamp"},
 		{"logs", "-n", operatorNamespace, "deployment/" + operatorName, "--tail=60"},

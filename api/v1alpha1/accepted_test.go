@@ -136,6 +136,7 @@ var goodCases = []goodCase{
 		"storage": fields{"size": "1Pi", "className": "fast"}}}, update: true},
 	{kind: "RecordArchive", set: fields{"spec/drill": fields{"schedule": "0 4 * * *",
 		"storage": fields{"size": "1Gi"}}}},
+	{kind: "RecordBackup", set: fields{"spec/ttl": "876000h", "spec/archiveRef": fields{"name": "a.b-c"}}},
 
 	{kind: "DiskSet", set: fields{"metadata/name": letters(63)}},
 	{kind: "DiskSet", set: fields{"spec/disks": disks(512)}},

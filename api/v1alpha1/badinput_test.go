@@ -29,6 +29,7 @@ type badCase struct {
 var badCases = map[string][]badCase{
 	"RecordStore": recordStoreCases, "ShardPool": shardPoolCases, "Shard": shardCases, "DiskSet": diskSetCases,
 	"RecordGrant": recordGrantCases, "RecordTenant": recordTenantCases, "RecordArchive": recordArchiveCases,
+	"RecordBackup": recordBackupCases,
 }
 
 func (c badCase) name() string {

@@ -57,6 +57,7 @@ func TestStatusSubresource(t *testing.T) {
 				"RecordGrant":   {"status/observedGeneration": 1, "status/tableVersion": 1},
 				"RecordTenant":  {"status/observedGeneration": 1, "status/tableVersion": 1},
 				"RecordArchive": {"status/observedGeneration": 1, "status/groups": 1, "status/holes": 0},
+				"RecordBackup":  {"status/observedGeneration": 1, "status/point": "quotes-6a204bd8"},
 			}[kind]
 			apply(t, object, counts)
 			apply(t, object, fields{"metadata/labels": fields{"a": "b"}})
@@ -116,6 +117,8 @@ func TestPrinted(t *testing.T) {
 			"NAME STORE PREFIX READY STORED RECORDS GROUPS CALLS/S BYTES/S TABLE TROUBLE AGE"},
 		"RecordArchive": {"rarchive", "NAME STORE READY CURRENT ARCHIVED HOLES TROUBLE AGE",
 			"NAME STORE READY CURRENT ARCHIVED HOLES GROUPS URL TROUBLE AGE"},
+		"RecordBackup": {"rbackup", "NAME ARCHIVE READY POINT TIME TROUBLE AGE",
+			"NAME ARCHIVE READY POINT TIME UNTIL TROUBLE AGE"},
 	}
 	names := map[string]string{}
 	for kind, w := range want {

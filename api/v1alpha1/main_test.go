@@ -32,6 +32,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"RecordGrant":   v1alpha1.GroupVersion.WithResource("recordgrants"),
 	"RecordTenant":  v1alpha1.GroupVersion.WithResource("recordtenants"),
 	"RecordArchive": v1alpha1.GroupVersion.WithResource("recordarchives"),
+	"RecordBackup":  v1alpha1.GroupVersion.WithResource("recordbackups"),
 }
 
 // warningLog keeps the warnings of the API server.

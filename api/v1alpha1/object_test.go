@@ -84,6 +84,13 @@ spec:
   storeRef: {name: quotes}
   url: s3://backups/quotes
 `,
+	"RecordBackup": `
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordBackup
+metadata: {name: quotes}
+spec:
+  archiveRef: {name: quotes}
+`,
 }
 
 // build returns a minimal object with the given fields set.
@@ -246,7 +253,7 @@ func decode(t *testing.T, object *unstructured.Unstructured) {
 		"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "Shard": &v1alpha1.Shard{},
 		"DiskSet":     &v1alpha1.DiskSet{},
 		"RecordGrant": &v1alpha1.RecordGrant{}, "RecordTenant": &v1alpha1.RecordTenant{},
-		"RecordArchive": &v1alpha1.RecordArchive{},
+		"RecordArchive": &v1alpha1.RecordArchive{}, "RecordBackup": &v1alpha1.RecordBackup{},
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, types[object.GetKind()],
 		true); err != nil {

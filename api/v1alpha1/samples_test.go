@@ -28,6 +28,7 @@ type samples struct {
 	grants   []v1alpha1.RecordGrant
 	tenants  []v1alpha1.RecordTenant
 	archives []v1alpha1.RecordArchive
+	backups  []v1alpha1.RecordBackup
 }
 
 // add decodes a document into its kind's list. It fails if the Go type lacks a field or if a field occurs twice.
@@ -57,6 +58,8 @@ func (s *samples) add(document []byte) (kind string, err error) {
 		err = appendStrict(&s.tenants, document)
 	case "RecordArchive":
 		err = appendStrict(&s.archives, document)
+	case "RecordBackup":
+		err = appendStrict(&s.backups, document)
 	default:
 		err = errors.New("there is no kind " + head.Kind)
 	}

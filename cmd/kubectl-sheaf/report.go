@@ -242,7 +242,7 @@ func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) {
 	for _, gvk := range reportKinds {
 		a.addKind(ctx, r, gvk, namespace, client.MatchingLabels{v1alpha1.LabelStore: s.Store.Name})
 	}
-	for _, kind := range []string{"RecordTenantList", "RecordGrantList", "RecordArchiveList"} {
+	for _, kind := range []string{"RecordTenantList", "RecordGrantList", "RecordArchiveList", "RecordBackupList"} {
 		a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind(kind), namespace)
 	}
 	a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})

@@ -148,10 +148,10 @@ func upkeepReport(u *upkeep.Upkeep) *archiving.Upkeep {
 	return r
 }
 
-// cutText returns at most the first 400 bytes of a text, so that a report with many points stays small.
+// cutText returns at most the first 300 bytes of a text, so that a report with many points stays small.
 func cutText(text string) string {
-	if len(text) > 400 {
-		return strings.ToValidUTF8(text[:400], "") + "..."
+	if len(text) > 300 {
+		return strings.ToValidUTF8(text[:300], "") + "..."
 	}
 	return text
 }

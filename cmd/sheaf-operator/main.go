@@ -156,12 +156,20 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 	if err := grants.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordGrants: %w", err)
 	}
+	named := &recordarchive.NamedPoints{}
 	archives := &recordarchive.Reconciler{
+		Named:  named,
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("sheaf-operator"),
 		Archives: operator.NewArchives(), Trust: keeper, Image: o.archiveImage,
 	}
 	if err := archives.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of RecordArchives: %w", err)
+	}
+	backups := &recordarchive.BackupReconciler{
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("sheaf-operator"), Named: named,
+	}
+	if err := backups.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of RecordBackups: %w", err)
 	}
 	if !o.diskSets {
 		return nil

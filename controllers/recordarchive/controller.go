@@ -40,11 +40,13 @@ import (
 // deleted together with it, and its bucket is kept.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordarchives;recordstores,verbs=list;watch
+// +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools;recordgrants;recordtenants,verbs=list;watch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordarchives/status,verbs=patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordarchives/finalizers,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;create;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;patch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -72,6 +74,10 @@ type Reconciler struct {
 	Image string
 	Now   step.Clock
 
+	// Named receives what the pods report about the points of RecordBackups. If it is nil, nobody is told.
+	Named *NamedPoints
+
+	facts   appliedFacts
 	written sync.Map // maps the UID of an archive to the time.Time of the last write of its status
 }
 
@@ -104,6 +110,9 @@ var (
 		}},
 		{Name: "deployment", Do: func(ctx context.Context, w *work) step.Outcome {
 			return applyDeployment(ctx, w.r.Client, w.seen, w.r.Image)
+		}},
+		{Name: "facts", Do: func(ctx context.Context, w *work) step.Outcome {
+			return applyFacts(ctx, w.r.Client, w.seen, &w.r.facts)
 		}},
 	}
 	asksPod = []step.Step[work]{
@@ -293,6 +302,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		out = w.seen.summarize(out)
 	}
+	if r.Named != nil {
+		r.Named.set(archive.UID, w.seen.report)
+	}
 	series.observe(archive)
 	if err := r.write(ctx, before, archive, w.seen.now); err != nil {
 		return ctrl.Result{}, err
@@ -347,10 +359,19 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	ofStore := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return r.archivesOf(ctx, o.GetNamespace(), o.GetName())
 	})
+	ofBackup := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		b, ok := o.(*v1alpha1.RecordBackup)
+		if !ok {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: b.Namespace,
+			Name: b.Spec.ArchiveRef.Name}}}
+	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("recordarchive").
 		For(&v1alpha1.RecordArchive{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&appsv1.Deployment{}).
+		Watches(&v1alpha1.RecordBackup{}, ofBackup, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.RecordArchive{}, siblings, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.RecordStore{}, ofStore, builder.WithPredicates(storeChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).

@@ -78,6 +78,7 @@
 - apiGroups:
   - sheaf.dev
   resources:
+  - recordbackups
   - shardpools
   verbs:
   - list
@@ -87,6 +88,7 @@
   - sheaf.dev
   resources:
   - recordarchives/status
+  - recordbackups/status
   - recordgrants/status
   - recordstores/status
   - recordtenants/status

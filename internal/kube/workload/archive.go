@@ -105,6 +105,7 @@ func ArchiveDeployment(in ArchiveInput) *appsv1.Deployment {
 	container.Resources = resources(spec.Resources, "50m", "256Mi")
 	container.ReadinessProbe = httpProbe("/readyz", 10, 2)
 	mountTLS(store, ArchiveTLS(store.Name), &pod, container)
+	mountPoints(store, &pod, container)
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}
 	if spec.CredentialsSecretRef != nil {
 		giveCredentials(&template, spec.CredentialsSecretRef.Name, in.Credentials, in.CredentialsHash)

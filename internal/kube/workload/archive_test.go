@@ -56,6 +56,9 @@ func TestArchivePod(t *testing.T) {
 	for _, m := range c.VolumeMounts {
 		mounts[m.Name] = m.MountPath
 	}
+	if mounts[pointsVolume] != pointsDir || !slices.Contains(c.Args, "--points-file=/etc/sheaf/points/wanted.json") {
+		t.Errorf("mounts %v, args %v", mounts, c.Args)
+	}
 	if mounts[credentialsVolume] != credentialsDir || mounts[tlsVolume] != TLSDir {
 		t.Errorf("mounts %v", mounts)
 	}
