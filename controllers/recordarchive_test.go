@@ -141,7 +141,8 @@ var _ = Describe("The archive of a store", func() {
 				"--interval=10s", "--tls-dir=/etc/sheaf/tls"))
 			Expect(*template.Spec.AutomountServiceAccountToken).To(BeFalse())
 			wanted := &corev1.ConfigMap{}
-			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive-points"}, wanted)).To(Succeed())
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-archive-points"},
+				wanted)).To(Succeed())
 			Expect(metav1.IsControlledBy(wanted, a)).To(BeTrue())
 			facts, err := archiving.ParseWanted([]byte(wanted.Data["wanted.json"]))
 			Expect(err).NotTo(HaveOccurred())

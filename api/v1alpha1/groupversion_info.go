@@ -1,7 +1,7 @@
 // Package v1alpha1 holds the Kubernetes kinds of Sheaf: RecordStore (a store and its settings), ShardPool (the shards
 // of a store), Shard (the observed state of one shard), DiskSet (raw disks that become volumes), RecordGrant (the
-// rights of callers in a store), RecordTenant (the quotas of a part of a store), RecordArchive (the copy of a store in a
-// bucket) and RecordBackup (a point in time of an archive).
+// rights of callers in a store), RecordTenant (the quotas of a part of a store), RecordArchive (the copy of a store in
+// a bucket) and RecordBackup (a point in time of an archive).
 //
 // +kubebuilder:object:generate=true
 // +groupName=sheaf.dev

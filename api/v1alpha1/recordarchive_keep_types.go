@@ -10,8 +10,8 @@ type ArchiveRetention struct {
 	// Keep says what stays readable while prune is Delete.
 	// +optional
 	Keep *ArchiveKeep `json:"keep,omitempty"`
-	// Prune is Delete to delete, once a day, what neither keep nor a point needs. The pod then needs 32 bytes of memory for
-	// each version of the largest group, in addition to what it needs to archive. Objects are listed for deletion one day
+	// Prune is Delete to delete, once a day, what neither keep nor a point needs. The pod then needs 32 bytes of memory
+	// for each version of the largest group, in addition to what it needs to archive. Objects are listed for deletion one day
 	// before they are deleted, and nothing is deleted while a restore reads the archive. Never keeps everything for ever.
 	// +optional
 	// +kubebuilder:default=Never

@@ -181,7 +181,7 @@ type RecordArchiveStatus struct {
 	// LastObject is the time at which the bucket last acknowledged an object.
 	// +optional
 	LastObject *metav1.Time `json:"lastObject,omitempty"`
-	// Points describes the points of the archive. It is absent while they are not known, and without spec.points and prune.
+	// Points describes the points of the archive. It is absent while they are not known.
 	// +optional
 	Points *ArchivePointsStatus `json:"points,omitempty"`
 	// Prune says what pruning has deleted. It is absent unless spec.prune is Delete.

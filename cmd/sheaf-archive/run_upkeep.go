@@ -44,7 +44,8 @@ func (f *upkeepFlags) add(flags *pflag.FlagSet) {
 		"file with JSON that names points to make and to drop, and what to store in points; it is read every 10 s")
 }
 
-// open returns the Upkeep that the flags describe, or nil if they describe none. It returns an error if a flag is wrong.
+// open returns the Upkeep that the flags describe, or nil if they describe none. It returns an error if a flag is
+// wrong.
 func (f *upkeepFlags) open(log *slog.Logger) (*upkeep.Upkeep, error) {
 	opts := upkeep.Options{Prune: f.prune, Window: f.window, Points: f.points, Log: log}
 	if f.window < 0 {
@@ -172,7 +173,8 @@ var (
 		"When the process last completed a prune. Absent if it has completed none.")
 	descDeletedObjects = describe("deleted_objects_total", "Objects that pruning has deleted.")
 	descDeletedBytes   = describe("deleted_bytes_total", "Bytes of objects that pruning has deleted.")
-	descUpkeepErrors   = describe("upkeep_errors_total", "Errors by what was tried: point (of the schedule), named (points that others want), prune.", "job")
+	descUpkeepErrors   = describe("upkeep_errors_total",
+		"Errors by what was tried: point (of the schedule), named (points that others want), prune.", "job")
 )
 
 func describeUpkeep(to chan<- *prometheus.Desc) {

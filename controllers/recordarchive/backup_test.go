@@ -77,7 +77,8 @@ func TestConditionsOfABackup(t *testing.T) {
 	}{
 		"new":      {backup: backup("a"), archive: archive, ready: "False PointPending"},
 		"no store": {backup: backup("a"), ready: "False ArchiveUnknown", stall: "True ArchiveUnknown"},
-		"made":     {backup: backup("a"), archive: archive, is: archiving.NamedPoint{Time: &at}, ready: "True Ready", time: true},
+		"made": {backup: backup("a"), archive: archive, is: archiving.NamedPoint{Time: &at}, ready: "True Ready",
+			time: true},
 		"fails": {backup: backup("a"), archive: archive, is: archiving.NamedPoint{Error: "in a hole"},
 			ready: "False PointFailed"},
 		"made before, and the pod does not say so any more": {backup: backup("a", ttl(2*time.Hour),
@@ -98,7 +99,8 @@ func TestConditionsOfABackup(t *testing.T) {
 				t.Errorf("%s: %s is %q, want %q", name, kind, got, want)
 			}
 		}
-		if (b.Status.Time != nil) != c.time || b.Status.Point != "a-6a204bd8" || (b.Status.Until != nil) != (b.Spec.TTL != nil) {
+		if (b.Status.Time != nil) != c.time || b.Status.Point != "a-6a204bd8" ||
+			(b.Status.Until != nil) != (b.Spec.TTL != nil) {
 			t.Errorf("%s: %+v", name, b.Status)
 		}
 	}

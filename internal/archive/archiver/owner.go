@@ -13,8 +13,8 @@ func (a *Archiver) Begun() <-chan struct{} { return a.begun }
 
 // Owns returns nil if no other archiver had taken over from this one when the bucket was asked. It returns a
 // TakenOverError if another one had, although this archiver may not have noticed it yet: an idle archiver, or one that
-// was paused, creates no log object for some time. Owns returns any other error if the bucket does not answer. It may be
-// called by any goroutine after Begun.
+// was paused, creates no log object for some time. Owns returns any other error if the bucket does not answer. It may
+// be called by any goroutine after Begun.
 func (a *Archiver) Owns(ctx context.Context) error {
 	for {
 		number := a.chain.number.Load() + 1

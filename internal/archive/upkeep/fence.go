@@ -12,8 +12,8 @@ import (
 // ownedFor is how long an answer that this process owns the archive is used.
 const ownedFor = 10 * time.Second
 
-// fence is a bucket that changes nothing after another archiver has taken over. That archiver may have been told to keep
-// more than this process was told, and this process may have been paused for days. One goroutine uses a fence.
+// fence is a bucket that changes nothing after another archiver has taken over. That archiver may have been told to
+// keep more than this process was told, and this process may have been paused for days. One goroutine uses a fence.
 type fence struct {
 	bucket.Bucket
 	owns  func(ctx context.Context) error

@@ -1,5 +1,5 @@
-// Package upkeep makes the points of a schedule and those that others want, and prunes an archive, beside the archiver that writes it. It never
-// stops or delays the archiver: its errors are part of its Status, and it tries again later.
+// Package upkeep makes the points of a schedule and those that others want, and prunes an archive, beside the archiver
+// that writes it. It never stops or delays the archiver: its errors are part of its Status, and it tries again later.
 package upkeep
 
 import (

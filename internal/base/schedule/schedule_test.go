@@ -54,7 +54,7 @@ func TestWrongSchedulesAreRefused(t *testing.T) {
 
 // No text makes Parse or Next panic, and the next time is after the given one.
 func FuzzParse(f *testing.F) {
-	for _, text := range []string{"0 3 * * *", "TZ=", "*/5 0-23/2 ? JAN-MAR MON", "@every 1s", "0 0 31 2 *", "-1 * * * *"} {
+	for _, text := range []string{"0 3 * * *", "TZ=", "*/5 0-23/2 ? JAN-MAR MON", "@every 1s", "0 0 31 2 *"} {
 		f.Add(text, int64(0))
 	}
 	f.Fuzz(func(t *testing.T, text string, after int64) {
