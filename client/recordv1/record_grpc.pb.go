@@ -67,6 +67,7 @@ const (
 //	                    of the copies is left.
 //	                    HASH_ROUTING (AdminService.CreateGroup, DeleteGroup): the groups of this store are fixed;
 //	                    GROUP_NOT_EMPTY (AdminService.DeleteGroup): the group holds something, and stays
+//	                    VIEW_UNKNOWN (Arrow Flight): a command names a view, and this version has none
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of
@@ -319,6 +320,7 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	                    of the copies is left.
 //	                    HASH_ROUTING (AdminService.CreateGroup, DeleteGroup): the groups of this store are fixed;
 //	                    GROUP_NOT_EMPTY (AdminService.DeleteGroup): the group holds something, and stays
+//	                    VIEW_UNKNOWN (Arrow Flight): a command names a view, and this version has none
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of

@@ -48,6 +48,7 @@ const (
 	CursorExpired = "CURSOR_EXPIRED"
 	BadRange      = "BAD_RANGE"
 	SlowReader    = "SLOW_READER"
+	ViewUnknown   = "VIEW_UNKNOWN"
 )
 
 // OutcomeUnknown is the reason for the failure of a write that may or may not have been applied.
