@@ -168,11 +168,13 @@ func stopsDespiteCallers(t testing.TB) error {
 		cut(data(1000, blob), format.BlobChunkBytes)...); err != nil {
 		t.Fatal(err)
 	}
-	unread := f.unreadConn()
+	conn := f.smallWindows()
+	unread := recordv1.NewRecordServiceClient(conn)
 	calls := int64(0)
-	for _, call := range []unreadCall{unreadScan, unreadBatchGet(20), unreadDownload(1000), unreadWatch} {
+	for _, call := range []unreadCall{unreadScan, unreadBatchGet(20), unreadFlight(20), unreadDownload(1000),
+		unreadWatch} {
 		for n := range 3 {
-			must(t, call(f.ctx(), unread, n))
+			must(t, call(f.ctx(), conn, n))
 			calls++
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -348,6 +350,22 @@ func TestEveryCallIsCounted(t *testing.T) {
 					return err
 				}
 				return drain(func() error { _, err := scan.Recv(); return err })
+			}},
+			{"DoGet", 3 * size, func() error {
+				rows, err := f.flightGet(`{"get": {"group": "a-1"}}`, 1, 2, 3)
+				if err == nil && len(rows) != 3 {
+					err = fmt.Errorf("%d rows", len(rows))
+				}
+				return err
+			}},
+			{"DoGet of a ticket", 3 * size, func() error {
+				info, err := flight.NewFlightServiceClient(f.conn).GetFlightInfo(f.ctx(), &flight.FlightDescriptor{
+					Type: flight.FlightDescriptor_CMD, Cmd: []byte(`{"scan": {"groups": ["a-1"]}}`)})
+				if err != nil {
+					return err
+				}
+				_, err = f.flightRead(info.GetEndpoint()[0].GetTicket())
+				return err
 			}},
 			{"Delete", 0, func() error {
 				_, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: a(3)})

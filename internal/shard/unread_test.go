@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -67,13 +68,19 @@ func (f *fixture) quiet(s *sends, n int64) {
 // unreadConn returns a client that accepts 64 KiB of unread data for each stream.
 func (f *fixture) unreadConn() recordv1.RecordServiceClient {
 	f.t.Helper()
+	return recordv1.NewRecordServiceClient(f.smallWindows())
+}
+
+// smallWindows returns a connection that accepts 64 KiB of unread data for each stream.
+func (f *fixture) smallWindows() *grpc.ClientConn {
+	f.t.Helper()
 	conn, err := connect(&f.cfg, f.shard.Addr(),
 		grpc.WithStaticStreamWindowSize(1<<16), grpc.WithStaticConnWindowSize(64<<20), grpc.WithDefaultCallOptions(
 			// gRPC's own codec holds 1 MiB for a request above 32 KiB.
 			grpc.MaxCallRecvMsgSize(16<<20), grpc.ForceCodecV2(message.Codec{})))
 	must(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
-	return recordv1.NewRecordServiceClient(conn)
+	return conn
 }
 
 func heapBytes() int64 {
@@ -85,10 +92,10 @@ func heapBytes() int64 {
 }
 
 // unreadCall opens the n-th stream, which nobody reads.
-type unreadCall func(ctx context.Context, c recordv1.RecordServiceClient, n int) error
+type unreadCall func(ctx context.Context, conn *grpc.ClientConn, n int) error
 
-func unreadScan(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
-	_, err := c.Scan(ctx, &recordv1.ScanRequest{Group: "0"})
+func unreadScan(ctx context.Context, conn *grpc.ClientConn, _ int) error {
+	_, err := recordv1.NewRecordServiceClient(conn).Scan(ctx, &recordv1.ScanRequest{Group: "0"})
 	return err
 }
 
@@ -97,21 +104,34 @@ func unreadBatchGet(records int) unreadCall {
 	for id := range int64(records) {
 		in.Gets = append(in.Gets, &recordv1.GetRequest{Key: key(id)})
 	}
-	return func(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
-		_, err := c.BatchGet(ctx, in)
+	return func(ctx context.Context, conn *grpc.ClientConn, _ int) error {
+		_, err := recordv1.NewRecordServiceClient(conn).BatchGet(ctx, in)
 		return err
 	}
 }
 
 func unreadDownload(id int64) unreadCall {
-	return func(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
-		_, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key(id)})
+	return func(ctx context.Context, conn *grpc.ClientConn, _ int) error {
+		_, err := recordv1.NewRecordServiceClient(conn).Download(ctx, &recordv1.DownloadRequest{Key: key(id)})
 		return err
 	}
 }
 
-func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) error {
-	stream, err := c.Watch(ctx, &recordv1.WatchRequest{Group: "0"})
+// unreadFlight reads ids from 0 by DoGet.
+func unreadFlight(records int) unreadCall {
+	var ids []int64
+	for id := range int64(records) {
+		ids = append(ids, id)
+	}
+	ticket := flightTicket(`{"get": {}}`, ids...) // shared by all streams
+	return func(ctx context.Context, conn *grpc.ClientConn, _ int) error {
+		_, err := flight.NewFlightServiceClient(conn).DoGet(ctx, ticket)
+		return err
+	}
+}
+
+func unreadWatch(ctx context.Context, conn *grpc.ClientConn, _ int) error {
+	stream, err := recordv1.NewRecordServiceClient(conn).Watch(ctx, &recordv1.WatchRequest{Group: "0"})
 	if err == nil {
 		_, err = stream.Recv() // the first message arrives even without changes
 	}
@@ -153,6 +173,10 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 		{name: "BatchGet/resident", call: unreadBatchGet(1000), residency: group.Resident},
 		{name: "BatchGet/small records", call: unreadBatchGet(4096), records: 5000, bytes: 20},
 		{name: "BatchGet/large records", call: unreadBatchGet(12), records: 12, bytes: format.DataBytesMax},
+		{name: "DoGet/1,000 of 10,000 bytes", call: unreadFlight(1000)},
+		{name: "DoGet/resident", call: unreadFlight(1000), residency: group.Resident},
+		{name: "DoGet/small records", call: unreadFlight(40_000), records: 20_000, bytes: 20},
+		{name: "DoGet/large records", call: unreadFlight(12), records: 12, bytes: format.DataBytesMax},
 		{name: "Download/blob", call: unreadDownload(blobID)},
 		{name: "Download/inline", call: unreadDownload(bigID)},
 		{name: "Watch", call: unreadWatch, after: writes},
@@ -175,7 +199,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 				f.stop()
 				f = f.again(nil).ready()
 			}
-			client := f.unreadConn()
+			client := f.smallWindows()
 			first, end := context.WithCancel(f.ctx())
 			// The first call allocates memory that later calls reuse, so that memory must not be counted.
 			if err := unreadBatchGet(1)(first, client, 0); err != nil {

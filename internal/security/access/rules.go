@@ -13,6 +13,7 @@ import (
 
 	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/security/identity"
 )
@@ -56,6 +57,8 @@ type Rule struct {
 	For   Audience
 	Verb  Verb  // used only if For is Granted
 	Where Where // used only if For is Granted
+	// OrVerb is a second verb of which the request needs one. It is NoVerb if there is none.
+	OrVerb Verb
 	// Lasting means that the call may stay open for a long time, and that the guard makes the decision again whenever
 	// the table changes.
 	Lasting bool
@@ -77,6 +80,14 @@ func (r Rule) returnsSigned() Rule {
 }
 
 func lasting(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w, Lasting: true} }
+
+// These are the methods of Arrow Flight that Sheaf serves.
+const (
+	flightGet    = reason.FlightService + "DoGet"
+	flightInfo   = reason.FlightService + "GetFlightInfo"
+	flightPut    = reason.FlightService + "DoPut"
+	flightAction = reason.FlightService + "DoAction"
+)
 
 // rules contains the rule for each method. The key is the full name of the method, as in /package.Service/Method.
 var rules = map[string]Rule{
@@ -118,6 +129,19 @@ var rules = map[string]Rule{
 	recordv1.AdminService_AcceptLoss_FullMethodName:     granted(AdminWrite, InGroup),
 	recordv1.AdminService_SetShardState_FullMethodName:  granted(AdminWrite, InAll),
 	recordv1.AdminService_RemoveShard_FullMethodName:    granted(AdminWrite, InAll),
+
+	flightGet:  {For: Granted, Verb: Get, OrVerb: Scan, Lasting: true, ReturnsSigned: true},
+	flightInfo: granted(Scan, InRequest).returnsSigned(),
+	flightPut:  {For: Granted, Verb: Put, Lasting: true, Apart: true},
+	// The action "routing" returns what WatchRouting returns.
+	flightAction: {For: Known},
+	// These calls are answered UNIMPLEMENTED.
+	reason.FlightService + "Handshake":      {For: Known},
+	reason.FlightService + "ListFlights":    {For: Known},
+	reason.FlightService + "PollFlightInfo": {For: Known},
+	reason.FlightService + "GetSchema":      {For: Known},
+	reason.FlightService + "DoExchange":     {For: Known},
+	reason.FlightService + "ListActions":    {For: Known},
 
 	recordv1.AccessService_WhoAmI_FullMethodName: {For: Known},
 	recordv1.AccessService_CanI_FullMethodName:   {For: Known},
@@ -172,7 +196,8 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 	case rule.For == Granted && c == nil && !caller.MayAll() && !openToCallers.has(rule.Verb):
 		return status.Errorf(codes.PermissionDenied,
 			"%s may not call %s, which is for administrators of the store and its own processes", caller, method)
-	case rule.For == Granted && (c == nil || c.maySomewhere(caller, rule.Verb)):
+	case rule.For == Granted && (c == nil || c.maySomewhere(caller, rule.Verb)),
+		rule.OrVerb != NoVerb && c.maySomewhere(caller, rule.OrVerb):
 		return nil
 	case rule.For == Granted:
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s: no grant of table %d allows it to %s anywhere",

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	_ "github.com/apache/arrow-go/v18/arrow/flight/gen/flight" // its methods must have rows
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -53,6 +54,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		"/grpc.reflection.v1alpha.ServerReflection/": {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
 		"/sheaf.record.v1.RecordService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
 		"/sheaf.record.v1.RoutingService/":           {unknown, ok, ok, ok, ok, ok, denied, ok, ok, ok},
+		"/arrow.flight.protocol.FlightService/":      {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
 		"/sheaf.record.v1.AdminService/":             {unknown, denied, ok, ok, ok, ok, denied, denied, denied, denied},
 		"/sheaf.record.v1.AccessService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
 		"/sheaf.peer.v1.PeerService/": {unknown, denied, denied, denied, denied, ok, denied, denied, denied,

@@ -19,6 +19,7 @@ import (
 	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/descriptors"
 	"sheaf.dev/sheaf/internal/security/access"
@@ -78,8 +79,8 @@ type Services struct {
 
 // session is a period during which one volume is served.
 type session struct {
-	records, admin, peers, archive any
-	calls                          *serve.Server
+	records, admin, peers, archive, flight any
+	calls                                  *serve.Server
 	// Each call in the session holds a read lock on underWay. When the session ends, underWay is locked for writing and
 	// never unlocked, so that no further call can begin.
 	underWay sync.RWMutex
@@ -135,6 +136,10 @@ func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServic
 		of: func(now *session) any { return now.archive }, held: archivev1.UnimplementedArchiveServiceServer{},
 		refuse: refuse,
 	})
+	flights := serve.FlightService()
+	s.register(flights, flights, &service{
+		of: func(now *session) any { return now.flight }, held: serve.NoFlight{}, refuse: refuse,
+	})
 	recordv1.RegisterAccessServiceServer(s.grpc, access.Service{}) // this service needs no volume
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
@@ -162,7 +167,7 @@ func (s *Server) accept(failed func(error)) {
 func (s *Server) Serve(services Services, failed func(error)) {
 	s.session.Store(&session{
 		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers,
-		archive: services.Archive, calls: services.Calls,
+		archive: services.Archive, flight: services.Calls.Flight(), calls: services.Calls,
 	})
 	s.setServing(true)
 	s.accept(failed)
@@ -273,9 +278,11 @@ func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grp
 	if calls, ok := info.Server.(interface {
 		Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error)
 	}); ok {
-		return calls.Unary(ctx, req, info, handler)
+		out, err := calls.Unary(ctx, req, info, handler)
+		return out, reason.TextFor(info.FullMethod, err)
 	}
-	return handler(ctx, req)
+	out, err := handler(ctx, req)
+	return out, reason.TextFor(info.FullMethod, err)
 }
 
 // stream is the outermost interceptor of streams. It selects the implementation that handles the stream. For unary
@@ -288,8 +295,8 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	}
 	now := s.enter()
 	if now == nil {
-		return handler(to.held, stream)
+		return reason.TextFor(info.FullMethod, handler(to.held, stream))
 	}
 	defer now.underWay.RUnlock()
-	return now.calls.Stream(to.of(now), stream, info, handler)
+	return reason.TextFor(info.FullMethod, now.calls.Stream(to.of(now), stream, info, handler))
 }

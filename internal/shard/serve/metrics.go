@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -73,7 +74,7 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 	}
 	m.other = m.newMethod("other")
 	for _, service := range []*grpc.ServiceDesc{&recordv1.RecordService_ServiceDesc, &recordv1.AdminService_ServiceDesc,
-		&archivev1.ArchiveService_ServiceDesc} {
+		&archivev1.ArchiveService_ServiceDesc, &flight.FlightService_ServiceDesc} {
 		for _, method := range service.Methods {
 			m.methods["/"+service.ServiceName+"/"+method.MethodName] = m.newMethod(method.MethodName)
 		}

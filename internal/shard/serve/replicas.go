@@ -130,3 +130,17 @@ func (s *Server) validGroup(name, field string) error {
 	}
 	return v.Err()
 }
+
+// hashGroup returns the name of an id's group with Hash routing, and otherwise an empty string.
+func (s *Server) hashGroup(id int64) string {
+	if routing := s.shard.Routing(); routing.Mode == placement.Hash {
+		return placement.GroupName(routing.GroupOf(id))
+	}
+	return ""
+}
+
+// inGroup reports whether an id can be in a group.
+func (s *Server) inGroup(g Group, id int64) bool {
+	name := s.hashGroup(id)
+	return name == "" || name == g.Name()
+}

@@ -158,8 +158,13 @@ func (s *Server) groupsToScan(ctx context.Context, asked []string) ([]string, er
 // Scan implements RecordService. Damaged entries do not end a scan: all intact records are sent first, and then the
 // scan ends with DATA_LOSS.
 func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
+	return s.scan(in, stream, recordv1.RecordService_Scan_FullMethodName)
+}
+
+// scan handles a Scan, which counts as a call of the given method.
+func (s *recordServer) scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer, method string) error {
 	sc := &scan{
-		server: s.Server, stream: stream, metadataOnly: in.GetMetadataOnly(), held: message.HeldOf(stream.Context()),
+		server: s.Server, stream: stream, method: s.metrics.method(method), metadataOnly: in.GetMetadataOnly(), held: message.HeldOf(stream.Context()),
 		sizeMax: scanSizeFirst, sent: make(chan error, 1),
 	}
 	defer sc.release()
@@ -195,6 +200,7 @@ func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordServ
 type scan struct {
 	server       *Server
 	stream       recordv1.RecordService_ScanServer
+	method       *methodMetrics
 	metadataOnly bool
 	damage       *format.DamageError // the first damage found
 

@@ -132,7 +132,7 @@ func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	go func() {
 		var err error
 		defer func() { sc.sent <- err }()
-		defer sc.server.contain(sc.server.metrics.method(recordv1.RecordService_Scan_FullMethodName), &err)
+		defer sc.server.contain(sc.method, &err)
 		err = sc.transmit()
 	}()
 	if sc.look == nil {
@@ -195,6 +195,6 @@ func (sc *scan) transmit() error {
 	if err := sc.stream.Send(&sc.out); err != nil {
 		return err
 	}
-	sc.server.metrics.method(recordv1.RecordService_Scan_FullMethodName).moved(len(sc.out.Records), moved)
+	sc.method.moved(len(sc.out.Records), moved)
 	return nil
 }

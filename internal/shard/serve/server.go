@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/rules"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -27,7 +28,8 @@ import (
 // isOurs reports whether calls of a method are counted, limited, and refused while the shard stops. Calls from other
 // shards are exempt, because a graceful stop needs them.
 func isOurs(method string) bool {
-	return strings.HasPrefix(method, "/sheaf.record.v1.") || strings.HasPrefix(method, "/sheaf.archive.v1.")
+	return strings.HasPrefix(method, "/sheaf.record.v1.") || strings.HasPrefix(method, "/sheaf.archive.v1.") ||
+		strings.HasPrefix(method, reason.FlightService)
 }
 
 // callTimeout is the time limit for a unary call without a deadline, and for each message in a batch. It is longer than

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
@@ -44,7 +45,7 @@ func (g *Guard) headers(ctx context.Context, info *tap.Info) (context.Context, e
 		return ctx, nil
 	case err != nil:
 		calls.Refuse()
-		return ctx, err
+		return ctx, reason.TextFor(info.FullMethodName, err) // gRPC answers, and no interceptor sees it
 	case c == nil:
 		return ctx, nil
 	}
