@@ -29,6 +29,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/base/descriptors"
@@ -229,6 +230,7 @@ func (g *Gateway) newServer() *grpc.Server {
 	}, g.cfg.ServerOptions...)
 	server := grpc.NewServer(options...)
 	server.RegisterService(g.recordService(), nil)
+	server.RegisterService(g.flightService(), &flightServer{g: g})
 	recordv1.RegisterRoutingServiceServer(server, &routingServer{g: g})
 	recordv1.RegisterAdminServiceServer(server, &adminServer{g: g})
 	recordv1.RegisterAccessServiceServer(server, access.Service{})
@@ -298,25 +300,28 @@ func (g *Gateway) epoch() uint64 {
 	return 0
 }
 
-// ourServices is the prefix of the methods whose calls Stop waits for.
-const ourServices = "/sheaf."
+// isOurs reports whether Stop waits for calls of a method.
+func isOurs(method string) bool {
+	return strings.HasPrefix(method, "/sheaf.") || strings.HasPrefix(method, reason.FlightService)
+}
 
 func (g *Gateway) countStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
-	if strings.HasPrefix(info.FullMethod, ourServices) {
+	if isOurs(info.FullMethod) {
 		g.open.Add(1)
 		defer g.open.Add(-1)
 	}
-	return handler(srv, ss)
+	return reason.TextFor(info.FullMethod, handler(srv, ss))
 }
 
 func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
 	error) {
-	if strings.HasPrefix(info.FullMethod, ourServices) {
+	if isOurs(info.FullMethod) {
 		g.open.Add(1)
 		defer g.open.Add(-1)
 	}
-	return handler(ctx, req)
+	out, err := handler(ctx, req)
+	return out, reason.TextFor(info.FullMethod, err)
 }
 
 // Stop refuses new calls and waits for calls in flight; when ctx is done, it aborts the remaining ones. It aborts

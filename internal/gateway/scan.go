@@ -171,11 +171,19 @@ func changeCursor(ctx context.Context, out *frame, all bool) error {
 }
 
 // planScan asks the shards of the requested groups and combines their splits by group.
-func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, error) {
+func (g *Gateway) planScan(ctx context.Context, _ *method, in *frame) (any, error) {
 	request := &recordv1.PlanScanRequest{}
 	if err := decode(in, request); err != nil {
 		return nil, err
 	}
+	out, err := g.plan(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (g *Gateway) plan(ctx context.Context, request *recordv1.PlanScanRequest) (*recordv1.PlanScanResponse, error) {
 	groups := request.GetGroups()
 	asked := groups
 	if len(groups) == 0 {
@@ -210,7 +218,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 		call := g.repeated(routing.Effect{})
 		errs[i] = call.named(ctx, groups[i], func(ctx context.Context, s place) (bool, error) {
 			defer s.tenure.End(s.tenure.Begin())
-			return true, s.conn().Invoke(ctx, m.full, one, answers[i])
+			return true, s.conn().Invoke(ctx, recordv1.RecordService_PlanScan_FullMethodName, one, answers[i])
 		})
 	})
 	out := &recordv1.PlanScanResponse{}

@@ -18,6 +18,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	arrowflight "github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/go-jose/go-jose/v4"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -32,6 +38,7 @@ import (
 
 	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/call/cursor"
 	"sheaf.dev/sheaf/internal/placement"
@@ -142,18 +149,22 @@ func toCertificate(name string, groups access.Groups, verbs ...access.Verb) acce
 
 // requests holds the request for each method, for record 1 of group a.
 var requests = map[string]string{
-	recordv1.RecordService_Get_FullMethodName:           `{"key":{"id":"1","group":"a"}}`,
-	recordv1.RecordService_BatchGet_FullMethodName:      `{"gets":[{"key":{"id":"1","group":"a"}}]}`,
-	recordv1.RecordService_Download_FullMethodName:      `{"key":{"id":"1","group":"a"}}`,
-	recordv1.RecordService_ListVersions_FullMethodName:  `{"key":{"id":"1","group":"a"}}`,
-	recordv1.RecordService_Find_FullMethodName:          `{"id":"1"}`,
-	recordv1.RecordService_Put_FullMethodName:           `{"key":{"id":"1","group":"a"},"data":"YQ=="}`,
-	recordv1.RecordService_BatchPut_FullMethodName:      `{"puts":[{"key":{"id":"1","group":"a"},"data":"YQ=="}]}`,
-	recordv1.RecordService_Upload_FullMethodName:        `{"header":{"key":{"id":"1","group":"a"}}}`,
-	recordv1.RecordService_Delete_FullMethodName:        `{"key":{"id":"7","group":"a"}}`,
-	recordv1.RecordService_PlanScan_FullMethodName:      `{"groups":["a"]}`,
-	recordv1.RecordService_Scan_FullMethodName:          `{"group":"a"}`,
-	recordv1.RecordService_Watch_FullMethodName:         `{"group":"a"}`,
+	recordv1.RecordService_Get_FullMethodName:          `{"key":{"id":"1","group":"a"}}`,
+	recordv1.RecordService_BatchGet_FullMethodName:     `{"gets":[{"key":{"id":"1","group":"a"}}]}`,
+	recordv1.RecordService_Download_FullMethodName:     `{"key":{"id":"1","group":"a"}}`,
+	recordv1.RecordService_ListVersions_FullMethodName: `{"key":{"id":"1","group":"a"}}`,
+	recordv1.RecordService_Find_FullMethodName:         `{"id":"1"}`,
+	recordv1.RecordService_Put_FullMethodName:          `{"key":{"id":"1","group":"a"},"data":"YQ=="}`,
+	recordv1.RecordService_BatchPut_FullMethodName:     `{"puts":[{"key":{"id":"1","group":"a"},"data":"YQ=="}]}`,
+	recordv1.RecordService_Upload_FullMethodName:       `{"header":{"key":{"id":"1","group":"a"}}}`,
+	recordv1.RecordService_Delete_FullMethodName:       `{"key":{"id":"7","group":"a"}}`,
+	recordv1.RecordService_PlanScan_FullMethodName:     `{"groups":["a"]}`,
+	recordv1.RecordService_Scan_FullMethodName:         `{"group":"a"}`,
+	recordv1.RecordService_Watch_FullMethodName:        `{"group":"a"}`,
+	// These are the commands of Arrow Flight.
+	reason.FlightService + "DoGet":                      `{"get":{"group":"a"}}`,
+	reason.FlightService + "GetFlightInfo":              `{"scan":{"groups":["a"]}}`,
+	reason.FlightService + "DoPut":                      `{"put":{"group":"a"}}`,
 	archivev1.ArchiveService_EndHistory_FullMethodName:  `{}`,
 	recordv1.AdminService_ListGroups_FullMethodName:     `{"group":"a"}`,
 	recordv1.AdminService_CreateGroup_FullMethodName:    `{"group":"a"}`,
@@ -178,10 +189,20 @@ func needsAll(method string) bool {
 func requestOf(t *testing.T, method protoreflect.MethodDescriptor, group string) proto.Message {
 	t.Helper()
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
+	text := strings.ReplaceAll(requests[name], `"a"`, `"`+group+`"`)
+	switch method.Input().FullName() {
+	case "arrow.flight.protocol.Ticket":
+		return &flight.Ticket{Ticket: []byte(text + "\x01\x00\x00\x00\x00\x00\x00\x00")}
+	case "arrow.flight.protocol.FlightDescriptor":
+		return &flight.FlightDescriptor{Type: flight.FlightDescriptor_CMD, Cmd: []byte(text)}
+	case "arrow.flight.protocol.FlightData":
+		return &flight.FlightData{FlightDescriptor: &flight.FlightDescriptor{Type: flight.FlightDescriptor_CMD,
+			Cmd: []byte(text)}}
+	}
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName())
 	must.OK(t, err)
 	in := kind.New().Interface()
-	if err := protojson.Unmarshal([]byte(strings.ReplaceAll(requests[name], `"a"`, `"`+group+`"`)), in); err != nil {
+	if err := protojson.Unmarshal([]byte(text), in); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 	return in
@@ -198,6 +219,9 @@ func firstAnswer(ctx context.Context, cc *grpc.ClientConn, method protoreflect.M
 		return err
 	}
 	out := kind.New().Interface()
+	if in, ok := in.(*flight.FlightData); ok {
+		return firstFlightPut(ctx, cc, in.GetFlightDescriptor())
+	}
 	if !method.IsStreamingClient() && !method.IsStreamingServer() {
 		return cc.Invoke(ctx, name, in, out)
 	}
@@ -215,6 +239,37 @@ func firstAnswer(ctx context.Context, cc *grpc.ClientConn, method protoreflect.M
 		return status.FromProto(out.GetResults()[0].GetStatus()).Err()
 	case *recordv1.BatchGetResponse:
 		return status.FromProto(out.GetResults()[0].GetStatus()).Err()
+	}
+	return nil
+}
+
+// firstFlightPut puts record 1 by DoPut. If it is refused, firstFlightPut returns the refusal as an error.
+func firstFlightPut(ctx context.Context, cc *grpc.ClientConn, to *flight.FlightDescriptor) error {
+	stream, err := flight.NewFlightServiceClient(cc).DoPut(ctx)
+	if err != nil {
+		return err
+	}
+	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64},
+		{Name: "data", Type: arrow.BinaryTypes.LargeBinary}}, nil)
+	batch, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema, strings.NewReader(`[{"id": 1, "data": "YQ=="}]`))
+	if err != nil {
+		return err
+	}
+	defer batch.Release()
+	writer := arrowflight.NewRecordWriter(stream, ipc.WithSchema(schema))
+	writer.SetFlightDescriptor(to)
+	_ = writer.Write(batch) // the error is received below
+	_ = stream.CloseSend()
+	out, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	var results struct{ Status, Message []*string }
+	if err := json.Unmarshal(out.GetAppMetadata(), &results); err != nil || len(results.Status) != 1 {
+		return fmt.Errorf("the answer is %s: %w", out.GetAppMetadata(), err)
+	}
+	if word := results.Status[0]; word != nil && *word == "PERMISSION_DENIED" {
+		return status.Error(codes.PermissionDenied, *results.Message[0])
 	}
 	return nil
 }
