@@ -116,11 +116,12 @@ race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under
 
 # The clients in examples/ run in their languages against a store whose shards and gateway are killed, and against a
 # server that answers according to a script.
-CLIENTS ?= python node java grpcurl
+CLIENTS ?= python node java grpcurl flight
 CLIENT_python = SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python
 CLIENT_node = SHEAF_NODE_MODULES=$(CURDIR)/bin/clients/node/node_modules
 CLIENT_java = SHEAF_JAVA=$(CURDIR)/bin/clients/java/target
 CLIENT_grpcurl = SHEAF_GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl
+CLIENT_flight = SHEAF_FLIGHT_PYTHON=$(CURDIR)/bin/flight/bin/python
 .PHONY: test-clients
 test-clients: $(CLIENTS:%=client-%) ## Run the clients in examples/ against a store whose shards and gateway are killed (CLIENTS="python node").
 	$(foreach client,$(CLIENTS),$(CLIENT_$(client))) go test $(TESTFLAGS) -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
@@ -133,7 +134,11 @@ test-python: client-python ## Run only the Python client.
 test-sheafdb: ## Build the wheel of python/, install it into an empty environment and test it against bin/sheaf (ARGS="-k loader").
 	ARGS='$(ARGS)' hack/sheafdb/test.sh
 
-.PHONY: client-python client-node client-java client-grpcurl
+.PHONY: client-python client-node client-java client-grpcurl client-flight
+client-flight: # what is installed is not part of the programs in examples/: a reader of docs/flight.md needs pyarrow alone
+	hack/clients/packages.sh python
+	python3 -m venv bin/flight
+	bin/flight/bin/pip install --quiet --disable-pip-version-check -r hack/clients/flight.txt
 client-python:
 	hack/clients/packages.sh python
 	python3 -m venv bin/python
