@@ -45,8 +45,8 @@ def put(ids, data):
     descriptor = flight.FlightDescriptor.for_command(json.dumps({"put": {}}))
     writer, answers = client.do_put(descriptor, batch.schema)
     results = []
-    for at in range(0, batch.num_rows, 1024):
-        writer.write_batch(batch.slice(at, 1024))
+    for at in range(0, batch.num_rows, 200):  # at most 1,024 rows and 4 MiB
+        writer.write_batch(batch.slice(at, 200))
         results.append(json.loads(answers.read().to_pybytes()))
     writer.close()
     return results
