@@ -18,6 +18,7 @@ from sheafdb.ids import Ids
 from sheafdb.ml import Dataset, Order, loader
 
 SOAK = bool(os.environ.get("SHEAF_SOAK"))
+KILLS = int(os.environ.get("SHEAF_KILLS", "1000" if SOAK else "4"))
 SEED = int(os.environ.get("SHEAF_SEED", "36"))
 
 
@@ -91,7 +92,7 @@ def killed(folder, draw, kills, n=60, batch=9, epochs=4):
 
 
 def test_killed_processes_change_nothing(tmp_path):
-    draw, kills, done, run = random.Random(SEED), 1000 if SOAK else 4, 0, 0
+    draw, kills, done, run = random.Random(SEED), KILLS, 0, 0
     expected = b"".join(np.array(b, "<i8").tobytes() for epoch in epochs_of(60, 9, 4) for b in epoch)
     while done < kills:
         run += 1
@@ -214,11 +215,13 @@ def test_a_loader_behind_a_fork_is_refused():
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(30)  # ends a child that hangs
         try:
             iter(batches)
         except Forked as err:
             os.write(write, str(err).encode())
         os._exit(0)
+    os.close(write)  # a child that was ended leaves nothing to read
     os.waitpid(pid, 0)
     assert b"before a fork" in os.read(read, 1000)
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import signal
 
 import numpy as np
 import pyarrow as pa
@@ -335,11 +336,13 @@ def test_a_store_that_was_used_before_a_fork_is_refused(server, store):
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(30)  # ends a child that hangs
         try:
             behind(store)
         except errors.Forked as err:
             os.write(write, str(err).encode())
         os._exit(0)
+    os.close(write)  # a child that was ended leaves nothing to read
     os.waitpid(pid, 0)
     assert b"before a fork" in os.read(read, 1000)
 
