@@ -8,7 +8,10 @@ hack/clients/packages.sh python
 dir=$PWD/bin/sheafdb
 pip=(-m pip --disable-pip-version-check --quiet)
 pins=python/requirements-test.txt
-cmp LICENSE python/LICENSE || { echo "hack/sheafdb/test.sh: python/LICENSE is not the LICENSE of this repository: copy it" >&2; exit 1; }
+cmp LICENSE python/LICENSE || {
+  echo "hack/sheafdb/test.sh: python/LICENSE differs from LICENSE: copy it" >&2
+  exit 1
+}
 
 mkdir -p "$dir"
 if ! cmp -s "$pins" "$dir/pins"; then

@@ -7,8 +7,8 @@
     16      H     header: JSON in UTF-8, padded with spaces
     16+H    8*N   ids: int64, little-endian, by group and id
 
-The header is {"digest": ..., "store": UUID, "routing": "hash" or "named", "groups": [[NAME, COUNT], ...]}. Groups are in
-the order of their names' bytes, and N is the sum of the counts. The digest is BLAKE2b with 16 bytes, in hexadecimal
+The header is {"digest": ..., "store": UUID, "routing": "hash" or "named", "groups": [[NAME, COUNT], ...]}. Groups are
+in the order of their names' bytes, and N is the sum of the counts. The digest is BLAKE2b with 16 bytes, in hexadecimal
 digits, of the header with an empty digest, without spaces and with keys in this order, and of the ids behind it.
 A file is valid if and only if it has exactly this size and this digest.
 """

@@ -123,7 +123,7 @@ def stream(store, descriptor, messages):
         messages = list(cut(whole.take(at)))
     for row in np.flatnonzero(doubt):
         if status[row] not in KNOWN:
-            message[row] = f"an attempt got no answer, and the put may have been applied; the last answer: {message[row]}"
+            message[row] = f"an attempt had no answer, so the put may have been applied. Last answer: {message[row]}"
             status[row] = "OUTCOME_UNKNOWN"
     return pa.table([whole["id"], status, message, version], schema=RESULT)
 

@@ -17,6 +17,8 @@ from .wire import AGAIN, FAILURES, Attempts, Lost, Wire, error_of, helps
 
 ALWAYS = ("group", "id", "status")
 COLUMNS = ("group", "id", "version", "timestamp", "commit_time", "attributes", "size", "crc32c", "status", "data")
+# Reasons that concern one group.
+OF_GROUP = ("GROUP_NOT_FOUND", "PERMISSION_DENIED", "GROUP_FAILED")
 # Ids of one call. A server takes 65,536; smaller calls run side by side.
 CALL = 16384
 # Calls that run side by side.
@@ -62,7 +64,8 @@ class Store:
     def get_many(self, ids, group=None, columns=None):
         """A pyarrow.Table with a row for each id, in their order.
 
-        group    the group of all ids, or a sequence with the group of each; in Hash routing it may be left out
+        group    the group of all ids, or a sequence with the group of each; in Hash routing it may be left out. What
+                 is wrong with one group of a sequence is the status of its rows, and with the group of all an error
         columns  names of what is read; group, id and status are always there. None means all ten columns
 
         The column status is null in rows that are complete, and else has a reason that concerns this row alone.
@@ -74,12 +77,13 @@ class Store:
         for address, name, positions in self._parts(ids, group):
             for start in range(0, len(positions), CALL):
                 parts.append((address, name, positions[start : start + CALL]))
+        each = group is not None and not isinstance(group, str)
         if len(parts) == 1:
-            found = self._get(ids, columns, *parts[0])
+            found = self._get(ids, columns, *parts[0], each)
         else:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(PARALLEL, "sheafdb")
-            calls = [self._threads.submit(self._get, ids, columns, *part) for part in parts]
+            calls = [self._threads.submit(self._get, ids, columns, *part, each) for part in parts]
             found = [piece for call in calls for piece in call.result()]
         table = pa.Table.from_batches([batch for _, batch in found])
         positions = np.concatenate([at for at, _ in found])
@@ -188,8 +192,9 @@ class Store:
         numbers, words = names.indices.to_numpy(), names.dictionary.to_pylist()
         return [(leaders.get(word), word, np.flatnonzero(numbers == n)) for n, word in enumerate(words)]
 
-    def _get(self, ids, columns, address, group, positions):
-        """[(positions, batch)] of one part, which the server at the address or, where it cannot, the gateway reads."""
+    def _get(self, ids, columns, address, group, positions, each):
+        """[(positions, batch)] of one part, which the server at the address or, where it cannot, the gateway reads. If
+        each id has its own group, what is wrong with a group is the status of its rows."""
         command = {} if group is None else {"group": group}
         if columns is not None:
             command["columns"] = columns
@@ -228,6 +233,9 @@ class Store:
             direct, address = address, None  # the gateway knows newer routes, or waits for them
             if direct:
                 self._forget_routes()
+            if failed and each and failed.reason in OF_GROUP and not direct:
+                rest = np.concatenate(kept + [positions[done:]])
+                return found + [(rest, rows_with(failed.reason, group, ids[rest]))]
             if failed and not helps(failed) and not (direct and failed.reason == "GROUP_FAILED"):
                 raise failed from None
             if not direct and not attempts.wait(failed):
@@ -244,6 +252,12 @@ class Store:
     def _forget_routes(self):
         if time.monotonic() - self._routes_at > ROUTES:
             self._routes = None
+
+
+def rows_with(status, group, ids):
+    values = {"group": [group] * len(ids), "id": ids, "status": [status] * len(ids)}
+    arrays = [pa.array(values.get(field.name, [None] * len(ids)), field.type) for field in SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def part_of(positions, batch, mask):

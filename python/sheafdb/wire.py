@@ -147,8 +147,8 @@ class Wire:
         if self._pid is None:
             self._pid = os.getpid()
         elif self._pid != os.getpid():
-            raise errors.Forked("this store was used before a fork, and its connections do not work behind it. Connect in"
-                                " the new process, or start processes with multiprocessing's \"spawn\"")
+            raise errors.Forked("this store was used before a fork, and its connections do not work behind it. Connect"
+                                " in the new process, or start processes with multiprocessing's \"spawn\"")
 
     def _dial(self, address, ca, cert, key):
         address = address.split("://")[-1]

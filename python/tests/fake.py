@@ -66,7 +66,8 @@ class Fake(flight.FlightServerBase):
             step = self.step("get", (get, [id for _, id in keys]))
         else:
             get = command["read"]
-            keys = [(get["group"], id) for id in sorted(i for g, i in self.records if g == get["group"]) if id > get["after"]]
+            ids = sorted(id for group, id in self.records if group == get["group"] and id > get["after"])
+            keys = [(get["group"], id) for id in ids]
             step = self.step("read", get)
         statuses = step if isinstance(step, dict) else None
 
@@ -88,8 +89,8 @@ class Fake(flight.FlightServerBase):
         endpoints = []
         for group in scan.get("groups") or sorted({g for g, _ in self.records}):
             ticket = json.dumps({"read": {"group": group, "after": -(2**63), "columns": scan.get("columns")}})
-            endpoints.append(flight.FlightEndpoint(
-                ticket, [f"grpc+tcp://{self.address}"], None, json.dumps({"group": group, "records": 5, "bytes": 9}).encode()))
+            facts = json.dumps({"group": group, "records": 5, "bytes": 9}).encode()
+            endpoints.append(flight.FlightEndpoint(ticket, [f"grpc+tcp://{self.address}"], None, facts))
         return flight.FlightInfo(SCHEMA, descriptor, endpoints, -1, -1)
 
     def do_put(self, context, descriptor, reader, writer):

@@ -17,7 +17,8 @@ def test_samples_come_in_the_order_of_the_indexes():
     assert len(ds) == 100
     table = ds[np.array([99, 0, 50, 0])]
     assert table["id"].to_pylist() == ids.values[[99, 0, 50, 0]].tolist()
-    assert table["data"].to_pylist() == [f"{g}/{i}".encode() for g, i in zip(table["group"].to_pylist(), table["id"].to_pylist())]
+    keys = zip(table["group"].to_pylist(), table["id"].to_pylist())
+    assert table["data"].to_pylist() == [f"{group}/{id}".encode() for group, id in keys]
     assert ds[[3, 1]]["id"].to_pylist() == ids.values[[3, 1]].tolist()
     assert ds[10:20:5]["id"].to_pylist() == ids.values[[10, 15]].tolist()
     assert ds[-1]["id"] == ids.values[99] and ds[np.int32(2)]["id"] == ids.values[2]

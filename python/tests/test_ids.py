@@ -31,9 +31,11 @@ def test_ids_are_sorted_by_group_and_id(tmp_path):
 def test_the_format_does_not_change(tmp_path):
     some().write(tmp_path / "ids")
     content = (tmp_path / "ids").read_bytes()
-    header = b'{"digest":"f5cbf7b467161277f2bea5b2a4073269","store":"s","routing":"named","groups":[["a",3],["b",3],["\xc3\xbc",1]]}'
+    header = b'{"digest":"f5cbf7b467161277f2bea5b2a4073269","store":"s","routing":"named",'
+    header += b'"groups":[["a",3],["b",3],["\xc3\xbc",1]]}'
     header += b" " * (-len(header) % 8)
-    assert content == b"SHEAFIDS" + struct.pack("<II", 1, len(header)) + header + struct.pack("<7q", 1, 2, 3, LOW, 5, HIGH, 0)
+    values = struct.pack("<7q", 1, 2, 3, LOW, 5, HIGH, 0)
+    assert content == b"SHEAFIDS" + struct.pack("<II", 1, len(header)) + header + values
 
 
 def test_a_mapped_file_is_sent_by_its_name(tmp_path):

@@ -71,11 +71,12 @@ def killed(folder, draw, kills, n=60, batch=9, epochs=4):
     done = 0
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     while True:
-        arguments = [str(a) for a in (folder, n, batch, draw.randint(1, 7), 0 if draw.random() < 0.4 else draw.randint(1, 4), epochs)]
-        if int(arguments[3]) * int(arguments[4]) > 4:
-            arguments[3] = "1"  # processes need memory
-        with subprocess.Popen([sys.executable, model.__file__.replace("model.py", "train.py"), *arguments],
-                              stdout=subprocess.PIPE, env=env) as process:
+        world, workers = draw.randint(1, 7), 0 if draw.random() < 0.4 else draw.randint(1, 4)
+        if world * workers > 4:
+            world = 1  # processes need memory
+        program = model.__file__.replace("model.py", "train.py")
+        command = [sys.executable, program, *map(str, (folder, n, batch, world, workers, epochs))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
             steps = draw.randint(0, 3)
             for line in process.stdout:
                 if line == b"end\n":

@@ -48,8 +48,9 @@ def test_both_ends_of_the_ids(server, store):
     assert store.get_many([2**63 - 1, -(2**63)])["data"].to_pylist() == [b"high", b"low"]
 
 
-@pytest.mark.parametrize("ids, kind", [([1.5], TypeError), (["1"], TypeError), ([[1]], TypeError), ([2**63], ValueError),
-                                       ([True], TypeError)])
+@pytest.mark.parametrize("ids, kind", [
+    ([1.5], TypeError), (["1"], TypeError), ([[1]], TypeError), ([2**63], ValueError), ([True], TypeError),
+])
 def test_what_is_no_id_is_refused(store, ids, kind):
     with pytest.raises(kind):
         store.get_many(ids)
@@ -78,6 +79,24 @@ def test_a_group_for_each_id(server, store):
     for group in (["a"], ["a", None]):
         with pytest.raises(ValueError):
             store.get_many([1, 1], group=group)
+
+
+@pytest.mark.parametrize("reason, kind", [
+    ("GROUP_NOT_FOUND", "missing"), ("PERMISSION_DENIED", "denied"), ("GROUP_FAILED", "invalid"),
+])
+def test_what_is_wrong_with_one_group_concerns_its_rows(server, store, reason, kind):
+    server.records = {("a", 1): b"a1"}
+
+    def step(command):
+        if command[0]["group"] == "b":
+            fail(f"[{reason}] of b", kind)(None)
+
+    get(server, step, step, step)
+    table = store.get_many([1, 1, 2], group=["b", "a", "b"])
+    assert table["status"].to_pylist() == [reason, None, reason] and table["data"].to_pylist() == [None, b"a1", None]
+    assert table["group"].to_pylist() == ["b", "a", "b"] and table["id"].to_pylist() == [1, 1, 2]
+    with pytest.raises(errors.Error, match=reason):
+        store.get_many([1, 1], group="b")
 
 
 def test_a_stream_that_breaks_goes_on_behind_its_rows(server, store):

@@ -50,8 +50,8 @@ class Loader:
         return self._batches(self._serial)
 
     def state_dict(self):
-        """What was handed out so far: the batch that the loop is working at is included, what was read ahead is not.
-        The values are numbers and strings. The state is the same on all ranks, and fits any number of ranks and
+        """What was handed out so far: with the batch that the loop is working at, without what was read ahead. The
+        values are numbers and strings. The state is the same on all ranks, and fits any number of ranks and
         workers."""
         return {"format": FORMAT, "epoch": self.epoch, "delivered": self._delivered, **self._identity()}
 
@@ -70,8 +70,8 @@ class Loader:
         if type(epoch) is not int or type(delivered) is not int or epoch < 0:
             raise StateError(f"the state has epoch {epoch!r} and {delivered!r} delivered")
         if not 0 <= delivered <= self.order.length or delivered % self.order.batch and delivered != self.order.length:
-            raise StateError(f"{delivered} records were delivered: in an epoch of {self.order.length}, this is not the end"
-                             f" of a batch of {self.order.batch}")
+            raise StateError(f"{delivered} records were delivered: in an epoch of {self.order.length}, this is not the"
+                             f" end of a batch of {self.order.batch}")
         self._serial += 1  # iterators of before end
         self.epoch, self._delivered = epoch, delivered
 
@@ -176,9 +176,9 @@ class Pool:
     def _died(self, number, task):
         process = self.workers[number][0]
         process.join(5)
-        raise WorkerDied(f"worker {number} of {len(self.workers)} ended with code {process.exitcode} before it gave batch"
-                         f" {task[2]} of epoch {task[1]}. Nothing is lost: the next loop continues with this batch. A code"
-                         " of -9 often means that memory ran out") from None
+        raise WorkerDied(f"worker {number} of {len(self.workers)} ended with code {process.exitcode} before it gave"
+                         f" batch {task[2]} of epoch {task[1]}. Nothing is lost: the next loop continues with this"
+                         " batch. A code of -9 often means that memory ran out") from None
 
     def close(self):
         for process, pipe, _ in self.workers:

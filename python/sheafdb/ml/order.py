@@ -29,9 +29,10 @@ class Permutation:
     """A permutation of 0..n-1 that needs no memory for its elements.
 
     It is a Feistel network over the smallest power of two that is at least n, and at least 4. The upper half of the
-    bits, which is one bit larger if their number is odd, and the lower half take turns: each round changes one half
-    by a keyed mix of the other. There are 24 rounds for n up to 4,096, and 6 above. A value at or above n goes through the network again until it is below n, which
-    takes fewer than two passes on average. The keys are functions of (seed, epoch, stream).
+    bits, which is one bit larger if their number is odd, and the lower half take turns: each round changes one half by
+    a keyed mix of the other. There are 24 rounds for n up to 4,096, and 6 above. A value at or above n goes through
+    the network again until it is below n, which takes fewer than two passes on average. The keys are functions of
+    (seed, epoch, stream).
 
     This definition never changes: a run that is continued with a newer version sees the same order.
     """
@@ -103,8 +104,8 @@ class Order:
     """Says which records belong to which batch of an epoch. It is a function, so it can be continued anywhere.
 
     The records have the indexes 0..n-1. An epoch has a position for each of them, and global batch j consists of the
-    positions j*batch to (j+1)*batch. Of those, rank r takes the r-th of `world` parts. So the global batches are the
-    same for any number of ranks and of workers.
+    positions from j*batch up to, but not including, (j+1)*batch. Of those, rank r takes the r-th of `world` parts. So
+    the global batches are the same for any number of ranks and of workers.
 
     shuffle   "full" is a uniform permutation. "blocks" permutes runs of `block` records, and then the records within
               each `window` runs; it is for disks that seek. None keeps the order of the indexes.
@@ -157,7 +158,8 @@ class Order:
             raise IndexError(f"batch {j} of an epoch of {len(self)} batches")
         start = j * self.batch
         size = min(self.batch, self.length - start)
-        return self._positions(start + self.rank * size // self.world, start + (self.rank + 1) * size // self.world, epoch)
+        first, stop = self.rank * size // self.world, (self.rank + 1) * size // self.world
+        return self._positions(start + first, start + stop, epoch)
 
     def at(self, positions, epoch=0):
         """The indexes of the records at these positions of an epoch, which are below n."""
