@@ -36,8 +36,15 @@ if ! [ -e "$dir/pins" ]; then
   cp "$pins" "$dir/pins"
 fi
 
-# Tests against a running store need SHEAF_BINARY, the path of the program sheaf.
-export SHEAF_BINARY=${SHEAF_BINARY-}
+# The tests start stores of this program. Without it they are skipped, but a gate must run them.
+export SHEAF_BINARY=${SHEAF_BINARY-$PWD/bin/sheaf}
+if ! [ -x "$SHEAF_BINARY" ]; then
+  echo "hack/sheafdb/test.sh: there is no program $SHEAF_BINARY: run make build first" >&2
+  exit 1
+fi
+if [ -n "${SHEAF_SOAK-}" ]; then
+  "$dir/env/bin/python" "${pip[@]}" install --constraint "$pins" -r python/requirements-soak.txt
+fi
 cd python/tests
 # shellcheck disable=SC2086 # several arguments
 "$dir/env/bin/python" -P -m pytest -c ../pyproject.toml --rootdir .. -p no:cacheprovider . ${ARGS-}

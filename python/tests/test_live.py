@@ -73,11 +73,11 @@ def test_puts_have_conditions(hashed):
     assert [a["status"] for a in answer] == ["RECORD_EXISTS", None]
     attributes = pa.array([[("colour", b"blue")]], pa.map_(pa.utf8(), pa.binary()))
     table = pa.table({"id": [id], "data": [b"y"], "attributes": attributes, "if_version": [answer[0]["version"]],
-                      "timestamp": pa.array([5], pa.timestamp("ns", "UTC"))})
+                      "timestamp": pa.array([5000], pa.timestamp("ns", "UTC"))})
     assert hashed.put_many(table)["status"].to_pylist() == [None]
-    found = hashed.get_many([id]).to_pylist()[0]
-    assert (found["data"], found["attributes"]) == (b"y", [("colour", b"blue")])
-    assert hashed.get_many([id])["timestamp"].cast(pa.int64()).to_pylist() == [5]
+    found = hashed.get_many([id])
+    assert found["data"].to_pylist() == [b"y"] and found["attributes"].to_pylist() == [[("colour", b"blue")]]
+    assert found["timestamp"].cast(pa.int64()).to_pylist() == [5000]
 
 
 def test_named_groups_over_tls(named):
@@ -99,6 +99,8 @@ def test_a_caller_without_a_certificate_is_refused(secure, named):
 def test_training(named, tmp_path):
     ids = named.ids(path=tmp_path / "ids")
     assert len(ids) == 1000 and ids.routing == "named" and ids.groups == ["a", "b"]
+    sample = ml.Dataset(named, ids, columns=["data", "commit_time"])[600]
+    assert sample["data"] == b"b100" and sample["commit_time"] > np.datetime64("2020-01-01")
     ds = ml.Dataset(named, ids)
     order = ml.Order(1000, seed=1, batch=64)
     with ml.loader(ds, order, workers=2) as loader:

@@ -72,10 +72,17 @@ class Dataset:
         if isinstance(batch, pa.Table):
             if len(batch) == 0:
                 raise Missing(f"sample {i} was deleted", "RECORD_NOT_FOUND")
-            return batch.slice(0, 1).to_pylist()[0]
+            return {name: value_of(batch[name][0]) for name in batch.column_names}
         if isinstance(batch, dict):
             return {name: values[0] for name, values in batch.items()}
         return batch[0]
+
+
+def value_of(scalar):
+    # The datetime of Python has no nanoseconds.
+    if pa.types.is_timestamp(scalar.type):
+        return np.datetime64("NaT" if scalar.value is None else scalar.value, scalar.type.unit)
+    return scalar.as_py()
 
 
 def _words(bad):
