@@ -13,13 +13,17 @@ class Dev:
     """A running `sheaf dev`."""
 
     def __init__(self, folder, *flags):
+        self.folder, self.flags, self.address = folder, flags, "127.0.0.1:0"
+        self.ca = self.cert = self.key = None
+        self.start()
+
+    def start(self):
         binary = os.environ.get("SHEAF_BINARY")
         if not binary:
             pytest.skip("SHEAF_BINARY is not set")
         self.process = subprocess.Popen(
-            [binary, "dev", "--dir", folder, "--listen", "127.0.0.1:0", "--http", "", *flags],
+            [binary, "dev", "--dir", self.folder, "--listen", self.address, "--http", "", *self.flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.ca = self.cert = self.key = None
         lines = []
         for line in self.process.stdout:
             lines.append(line)
@@ -34,8 +38,8 @@ class Dev:
     def connect(self, **more):
         return sheafdb.connect(self.address, ca=self.ca, cert=self.cert, key=self.key, **more)
 
-    def stop(self):
-        self.process.terminate()
+    def stop(self, kill=False):
+        self.process.kill() if kill else self.process.terminate()
         self.process.wait(30)
         self.process.stdout.close()
 

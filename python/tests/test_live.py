@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 import sheafdb
+from conftest import Dev
 from sheafdb import errors, ml
 
 N = 3000
@@ -108,3 +109,26 @@ def test_training(named, tmp_path):
     assert sorted(seen) == sorted(f"{g}{i}".encode() for g in "ab" for i in range(500))
     numbers, values = ids.at(order.at(np.arange(1000)))
     assert seen == [f"{'ab'[g]}{i}".encode() for g, i in zip(numbers, values)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_store_that_is_killed_and_comes_back_changes_nothing(tmp_path, workers):
+    dev = Dev(str(tmp_path / "dev"), "--groups", "2", "--shards", "1")
+    try:
+        with dev.connect() as store:
+            data = pa.array([b"%d" % i for i in range(300)], pa.binary())
+            assert store.put_many(pa.table({"id": np.arange(300), "data": data}))["status"].null_count == 300
+            ids, order = store.ids(), ml.Order(300, seed=1, batch=20)
+            seen = []
+            with ml.loader(ml.Dataset(store, ids), order, workers, prefetch=1) as loader:
+                for number, batch in enumerate(loader):
+                    seen += batch["data"].to_pylist()
+                    if number == 4:
+                        dev.stop(kill=True)
+                        dev.start()
+            assert seen == [b"%d" % i for i in ids.values[order.at(np.arange(300))]]
+            # A put on the connections of before the kill.
+            assert store.put_many(pa.table({"id": [1], "data": [b"new"]}))["status"].to_pylist() == [None]
+            assert store.get_many([1])["data"].to_pylist() == [b"new"]
+    finally:
+        dev.stop()
