@@ -187,8 +187,10 @@ var _ = Describe("The archive of a store", func() {
 			Expect(api.Create(ctx, keys)).To(Succeed())
 			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("Stalled", "True EncryptionKeysInvalid"))
 			Expect(meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionStalled).Message).To(
-				And(ContainSubstring("Secret keys"), ContainSubstring("2026: it has 21 bytes"), Not(ContainSubstring("password"))))
-			Expect(p.deployment(ctx).Spec.Template.Spec.Containers[0].Args).NotTo(ContainElement(HavePrefix("--encryption-keys")))
+				And(ContainSubstring("Secret keys"), ContainSubstring("2026: it has 21 bytes"),
+					Not(ContainSubstring("password"))))
+			Expect(p.deployment(ctx).Spec.Template.Spec.Containers[0].Args).NotTo(
+				ContainElement(HavePrefix("--encryption-keys")))
 			keys.Data["2026"] = []byte("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
 			Expect(api.Update(ctx, keys)).To(Succeed())
 			p.reconcileConditions(ctx, a)

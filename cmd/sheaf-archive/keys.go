@@ -15,8 +15,8 @@ const keysFlag = "encryption-keys"
 
 // addKeys adds the flag with the keys of an encrypted archive.
 func addKeys(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, keysFlag, "", "folder with the keys of an encrypted archive, each in a file, as 32 bytes in "+
-		"base64; the first file in order of names, or the one that the file current names, encrypts new objects, and all "+
+	cmd.Flags().StringVar(dir, keysFlag, "", "folder with the keys of an encrypted archive, each in a file, as 32 bytes "+
+		"in base64; the first file in order of names, or the one that the file current names, encrypts new objects, and all "+
 		"read; empty: new objects are not encrypted")
 }
 

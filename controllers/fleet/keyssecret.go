@@ -18,9 +18,9 @@ import (
 // ReasonKeysInvalid means that a Secret does not have the encryption keys of an archive.
 const ReasonKeysInvalid = "EncryptionKeysInvalid"
 
-// ReadKeysSecret checks the Secret with the encryption keys of an archive, and returns a hash of them. The hash is empty
-// if encryption is nil. The argument field is the name of the field that contains encryption, for messages. The outcome
-// says what is wrong, and what to do, without any part of a key.
+// ReadKeysSecret checks the Secret with the encryption keys of an archive, and returns a hash of them. The hash is
+// empty if encryption is nil. The argument field is the name of the field that contains encryption, for messages. The
+// outcome says what is wrong, and what to do, without any part of a key.
 func ReadKeysSecret(ctx context.Context, live client.Reader, namespace string, encryption *v1alpha1.ArchiveEncryption,
 	field string) (hash string, out step.Outcome) {
 	if encryption == nil {

@@ -27,8 +27,8 @@ func keyIDs(t *testing.T, m *memory) map[string]object.KeyID {
 }
 
 // An archiver without the key of an archive, or with another one, ends before it writes anything, and names the key.
-// With the key, and a newer one before it, it continues the archive: what exists stays, and what is new is encrypted with
-// the newer key.
+// With the key, and a newer one before it, it continues the archive: what exists stays, and what is new is encrypted
+// with the newer key.
 func TestAnArchiverWithoutTheKeyWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scene{t: t, model: newModel(7, 2), memory: newMemory()}
@@ -89,8 +89,8 @@ func TestAnArchiverWithoutTheKeyWritesNothing(t *testing.T) {
 	})
 }
 
-// An archiver that is superseded by one with a newer key stops. It cannot read who the other one is, and does not claim to
-// know it.
+// An archiver that is superseded by one with a newer key stops. It cannot read who the other one is, and does not claim
+// to know it.
 func TestASupersededArchiverLacksTheNewerKey(t *testing.T) {
 	inScene(t, 1, standardLimits, func(s *scene) {
 		before := s.process

@@ -29,7 +29,8 @@ var smallLimits = limits{
 func options(m *model, v *view) Options {
 	return Options{
 		Bucket: v, Source: m, Store: m.store, Name: "quotes", Routing: "hash", Groups: 4, Roll: 5 * time.Minute,
-		Idle: 2 * time.Minute, Key: v.memory.keys.First(), Keys: v.memory.keys, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Idle: 2 * time.Minute, Key: v.memory.keys.First(), Keys: v.memory.keys,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 }
 

@@ -69,12 +69,13 @@ func TestOtherFilesAreRefused(t *testing.T) {
 		files map[string]string
 		says  string
 	}{
-		"an empty folder":        {nil, "there is no key"},
-		"only current":           {map[string]string{"current": "k"}, "there is no key"},
-		"an empty file":          {map[string]string{"k": ""}, "k: it has 0 bytes"},
-		"32 raw bytes":           {map[string]string{"k": string(secret(1))}, "k: it has 32 bytes"},
-		"hexadecimal digits":     {map[string]string{"k": strings.Repeat("0a", 32)}, "k: it has 64 bytes"},
-		"31 bytes":               {map[string]string{"k": base64.StdEncoding.EncodeToString(secret(1)[:31])}, "is not the base64 of 32 bytes"},
+		"an empty folder":    {nil, "there is no key"},
+		"only current":       {map[string]string{"current": "k"}, "there is no key"},
+		"an empty file":      {map[string]string{"k": ""}, "k: it has 0 bytes"},
+		"32 raw bytes":       {map[string]string{"k": string(secret(1))}, "k: it has 32 bytes"},
+		"hexadecimal digits": {map[string]string{"k": strings.Repeat("0a", 32)}, "k: it has 64 bytes"},
+		"31 bytes": {map[string]string{"k": base64.StdEncoding.EncodeToString(secret(1)[:31])},
+			"is not the base64 of 32 bytes"},
 		"no padding":             {map[string]string{"k": strings.TrimRight(a, "=")}, "k: it has 43 bytes"},
 		"two lines":              {map[string]string{"k": a + "\n" + a + "\n"}, "k: it has 90 bytes"},
 		"an empty line":          {map[string]string{"k": a + "\n\n"}, "k: it has 46 bytes"},

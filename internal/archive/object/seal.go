@@ -21,8 +21,9 @@ const KeyBytes = 32
 // KeyID identifies a key without revealing it. It is the beginning of a SHA-256 hash of the key.
 type KeyID [16]byte
 
-// Key is the key of an archive. The zero value means that there is no key. Messages show its id in place of the key. The
-// bytes are behind a function, because package fmt prints the private fields of a struct that has a key in one of them.
+// Key is the key of an archive. The zero value means that there is no key. Messages show its id in place of the key.
+// The bytes are behind a function, because package fmt prints the private fields of a struct that has a key in one of
+// them.
 type Key struct{ secret func() []byte }
 
 // NewKey returns the key that consists of the given bytes. It returns an error if their number is not KeyBytes.

@@ -29,9 +29,10 @@ type File struct {
 	Secret []byte // KeyBytes bytes
 }
 
-// Parse returns the keys of the given files. Each file has one key, as 32 bytes in base64, in one line. The first key in
-// the result encrypts new objects. It is the one that the file Current names, or the first one in the order of names if
-// there is no such file. Files whose names begin with a dot are ignored, because Kubernetes mounts Secrets with such files.
+// Parse returns the keys of the given files. Each file has one key, as 32 bytes in base64, in one line. The first key
+// in the result encrypts new objects. It is the one that the file Current names, or the first one in the order of names
+// if there is no such file. Files whose names begin with a dot are ignored, because Kubernetes mounts Secrets with such
+// files.
 func Parse(content map[string][]byte) ([]File, error) {
 	var all []File
 	names := make([]string, 0, len(content))

@@ -28,8 +28,8 @@ const keysDir = "/etc/sheaf/keys"
 // keysVolume is the name of the pod's volume that is mounted at keysDir.
 const keysVolume = "keys"
 
-// annotationKeys is set on the pod templates of archives. Its value is a hash of the encryption keys, so a change of the
-// keys changes the template and replaces the pod.
+// annotationKeys is set on the pod templates of archives. Its value is a hash of the encryption keys, so a change of
+// the keys changes the template and replaces the pod.
 const annotationKeys = "sheaf.dev/encryption-keys"
 
 // credentialVariables are the keys of a credentials Secret whose values become environment variables of the same name.

@@ -60,8 +60,8 @@ func say(out *cli.Output, r *reader.Report) {
 		units.Count(r.Catalogues, "catalogue", "catalogues"), units.Count(r.Segments, "segment", "segments"),
 		units.Count(r.Blobs, "blob", "blobs"))
 	if r.Keyless {
-		out.Sayf("%s not known: only lengths and checksums were checked. What the encrypted objects contain, and what objects "+
-			"say of each other, was not: give the keys with --encryption-keys", keyIDs(r.UnknownKeys))
+		out.Sayf("%s not known: only lengths and checksums were checked. What the encrypted objects contain, and what "+
+			"objects say of each other, was not: give the keys with --encryption-keys", keyIDs(r.UnknownKeys))
 	} else {
 		out.Sayf("%s were read, of which %s; archived up to %s", units.Count(r.Entries, "entry", "entries"),
 			units.Count(r.Records, "is a record's version", "are records' versions"),
