@@ -730,7 +730,7 @@ func TestAGroupIsGivenUpWhileItsShardIsDown(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{"a", "b"} {
 		inBubble(t, func(t *bubble) {
-			r := newRestored(t)
+			r := newRestored(t, largeBlobs)
 			r.source.limiter = byterate.NewLimiter(256<<10, 512<<10)
 			r.source.start()
 			a := r.begin("a", nil)
@@ -797,7 +797,7 @@ func TestGroupsThatComeFirstAreRestoredFirst(t *testing.T) {
 	for _, first := range [][]string{{"alpha"}, {"beta"}, {"delta"}, {"delta", "alpha"}, {"alpha", "beta"},
 		{"gone", "beta", "delta", "alpha"}, {"alpha", "delta", "beta"}} {
 		inBubble(t, func(t *bubble) {
-			r := newRestored(t)
+			r := newRestored(t, smallBlobs)
 			log := receivedGroups{Handler: slog.DiscardHandler, mu: &sync.Mutex{}, all: &[]string{}}
 			r.source.log = log
 			r.source.start()
@@ -831,7 +831,7 @@ func TestARestoreGoesOnWhenTheBucketIsBack(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []bool{true, false} {
 		inBubble(t, func(t *bubble) {
-			r := newRestored(t)
+			r := newRestored(t, smallBlobs)
 			var away atomic.Bool
 			var asked atomic.Int64
 			r.bucket.OnOpen = func(name string, _ int, content []byte) (io.Reader, error) {
