@@ -284,6 +284,8 @@ var recordStoreCases = append(append(append([]badCase{
 		says: "should match"},
 	{field: "spec/restore/groups", value: []string{letters(254)}, with: someOf, at: "spec.restore.groups[0]",
 		says: "may not be more than 253"},
+	{field: "spec/restore/groups/0", value: "", with: someOf, says: "should match"},
+	{field: "spec/restore/first/0", value: "", with: restored, says: "should match"},
 	{field: "spec/restore/first", value: numbered("g%d", 101), with: restored, says: "must have at most 100 items"},
 	{field: "spec/restore/first", value: []string{"a", "a"}, with: restored, at: "spec.restore.first[1]",
 		says: "Duplicate value"},

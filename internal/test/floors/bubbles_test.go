@@ -23,6 +23,7 @@ var inBubbles = []string{
 // comment in the file itself must also explain why its tests cannot run in a bubble.
 var outsideBubbles = map[string]string{
 	"internal/archive/archiver/bucket_test.go":      "is in the bubbles of sim_test.go",
+	"internal/archive/archiver/owner_test.go":       "is in the bubbles of archiver_test.go",
 	"internal/test/clienttest/tls_test.go":          "certificates are files, which are read again when they change",
 	"internal/local/dev/folder_test.go":             "settings are a file of the operating system",
 	"internal/local/dev/tls_test.go":                "a whole `sheaf dev` on files and sockets, with certificates",
