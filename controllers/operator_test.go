@@ -27,6 +27,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/diskset"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordarchive"
 	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/shardpool"
 	"sheaf.dev/sheaf/internal/kube/workload"
@@ -85,7 +86,7 @@ func letElect(ctx context.Context, namespace string) {
 	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "events", Verb: "create"})
 }
 
-// setupAll adds the three controllers to a manager, in the same way as cmd/sheaf-operator.
+// setupAll adds four controllers to a manager, in the same way as cmd/sheaf-operator.
 func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 	GinkgoHelper()
 	recorder := mgr.GetEventRecorder("sheaf-operator")
@@ -95,8 +96,9 @@ func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 	p.pools = &shardpool.Reconciler{Client: c, Live: mgr.GetAPIReader(), Recorder: recorder, Shards: p.play,
 		Groups: groups, Image: "sheaf:1"}
 	disks := &diskset.Reconciler{Client: c, Events: recorder}
-	Expect(errors.Join(p.r.SetupWithManager(mgr), p.pools.SetupWithManager(mgr), disks.SetupWithManager(mgr))).
-		To(Succeed())
+	backups := &recordarchive.BackupReconciler{Client: c, Recorder: recorder, Named: &recordarchive.NamedPoints{}}
+	Expect(errors.Join(p.r.SetupWithManager(mgr), p.pools.SetupWithManager(mgr), disks.SetupWithManager(mgr),
+		backups.SetupWithManager(mgr))).To(Succeed())
 }
 
 // diskSet creates a DiskSet with a single disk.

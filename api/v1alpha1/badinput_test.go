@@ -144,6 +144,8 @@ func requiredFields(kind, path string) fields {
 		return xfs
 	case kind == "RecordStore" && strings.HasPrefix(path, "spec/restore/"):
 		return restored
+	case strings.HasPrefix(path, "spec/drill/"):
+		return drillOf()
 	case strings.HasPrefix(path, "spec/tls/certManager/"):
 		return certManager
 	case strings.HasPrefix(path, "spec/tls/provided/"):

@@ -51,7 +51,6 @@ var recordArchiveCases = append(append([]badCase{
 	{field: "spec/points/schedule", value: "TZ=UTC 0 3 * * *", says: "schedule must have five fields of cron"},
 	{field: "spec/points/schedule", value: "@daily", says: "such as 0 3 * * *"},
 	{field: "spec/points/schedule", value: letters(101), says: "may not be more than 100"},
-	{field: "spec/keep", value: fields{}, says: "should have at least 1 properties"},
 	{field: "spec/keep/window", value: "59m", says: "window must be a duration from 1h to 87600h"},
 	{field: "spec/keep/window", value: "87601h", says: "window must be a duration from 1h to 87600h"},
 	{field: "spec/keep/window", value: "7d", says: "such as 168h"},

@@ -41,7 +41,6 @@ type ArchivePoints struct {
 }
 
 // ArchiveKeep says what stays readable while an archive is pruned. Each record that exists now stays, too.
-// +kubebuilder:validation:MinProperties=1
 type ArchiveKeep struct {
 	// Window is how far back every state stays readable, such as 168h.
 	// +optional
