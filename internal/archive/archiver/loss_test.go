@@ -88,6 +88,45 @@ func TestWhatALossBringsBackIsArchived(t *testing.T) {
 	}
 }
 
+// A group loses entries before its first copy. The archive then never had them, and has no hole for that: its history
+// begins at the loss.
+func TestAGroupLosesEntriesBeforeItsFirstCopy(t *testing.T) {
+	for _, isBehind := range []bool{false, true} {
+		inScene(t, 1, smallLimits, func(s *scene) {
+			t, m := s.t, s.model
+			m.mu.Lock()
+			g := m.add(1)
+			m.mu.Unlock()
+			m.put(g, 100, "old")
+			greatest := m.put(g, 101, "old")
+			lost := []uint64{m.put(g, 100, "new"), m.add1(g, format.KindDelete, 101), m.add1(g, format.KindEmpty, 0),
+				m.put(g, 102, "lost")}
+			if !isBehind {
+				greatest = m.put(g, 103, "not lost")
+			}
+			m.lose(g, greatest, lost...)
+			begins := g.applied()
+			end := m.put(g, 102, "behind the loss") // does not supersede the lost version, which was gone before
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			r := s.current().groups[g.id]
+			if len(r.holes) > 0 || r.floor != begins {
+				t.Errorf("the archive begins at %d, with the holes %v, want %d and none", r.floor, r.holes, begins)
+			}
+			want := map[int64]string{100: "old", 101: "old", 102: "behind the loss"}
+			if !isBehind {
+				want[103] = "not lost"
+			}
+			after := s.dataAsOf(g, end)
+			for id := int64(100); id < 104; id++ {
+				if after[id] != want[id] {
+					t.Errorf("behind the loss, record %d is %q, want %q", id, after[id], want[id])
+				}
+			}
+		})
+	}
+}
+
 // Void entries of the copy hide neither the versions that came back nor the deletes.
 func TestALossIgnoresVoidEntries(t *testing.T) {
 	put := func(id int64, at uint64) *format.Entry { return &format.Entry{Kind: format.KindPut, ID: id, Index: at} }

@@ -60,7 +60,7 @@ type modelGroup struct {
 	// After a loss was accepted, accepted is the greatest index that the store knew, and states has, for the index from
 	// which the log goes on, the version of each record that is left.
 	accepted uint64
-	lost     map[uint64]bool // indexes of the entries that were lost
+	lost     map[uint64]uint64 // for the index of each entry that was lost, the index from which the log goes on
 	states   map[uint64]map[int64]uint64
 }
 
@@ -143,12 +143,12 @@ func (m *model) lose(g *modelGroup, greatest uint64, indexes ...uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if g.lost == nil {
-		g.lost, g.states = make(map[uint64]bool), make(map[uint64]map[int64]uint64)
+		g.lost, g.states = make(map[uint64]uint64), make(map[uint64]map[int64]uint64)
 	}
 	for _, at := range indexes {
-		g.lost[at] = true
+		g.lost[at] = greatest + format.LossJump
 	}
-	g.kept = slices.DeleteFunc(slices.Clone(g.kept), func(e format.Entry) bool { return g.lost[e.Index] })
+	g.kept = slices.DeleteFunc(slices.Clone(g.kept), func(e format.Entry) bool { return g.lost[e.Index] > 0 })
 	left := make(map[int64]uint64)
 	for i := range g.kept {
 		apply(left, &g.kept[i])
@@ -496,7 +496,7 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 		case e.Index > r.through || ok && same(&have, e):
 		case e.Kind.IsVersion() && isOld && r.isInHole(superseded):
 		case ok && have.Kind.IsVersion() && r.mayBeMadeUp(e.Index):
-		case !ok && g.lost[e.Index] && r.mayBeMadeUp(e.Index):
+		case !ok && g.mayLack(r, e.Index):
 		case !ok && e.Kind == format.KindDelete && e.Index <= g.deletes: // checkStates tells whether the archive needs it
 		default:
 			return fmt.Errorf("group %s: index %d, superseded by %d, is missing; through %d, floor %d, holes %v", g.name,
@@ -532,6 +532,13 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 		}
 	}
 	return nil
+}
+
+// mayLack reports whether an entry was lost before it could be archived: the archive has a hole there, or it begins where
+// the log goes on, or later. If it begins earlier and has no hole there, it must have the entry.
+func (g *modelGroup) mayLack(r *readable, at uint64) bool {
+	end, isLost := g.lost[at]
+	return isLost && (r.mayBeMadeUp(at) || end <= r.floor)
 }
 
 // firstOutside returns the first index that a hole refuses, and that is in no hole which the archive may have. It returns
