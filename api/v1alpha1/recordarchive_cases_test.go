@@ -73,6 +73,7 @@ var recordArchiveCases = append(append([]badCase{
 	{field: "spec/drill/storage/size", value: "50 %", with: drillOf(), says: "size must be a number with a unit"},
 	{field: "spec/drill/storage/size", value: letters(33), with: drillOf(), says: "may not be more than 32"},
 	{field: "spec/drill/storage/className", value: "", with: drillOf(), says: "at least 1 chars long"},
+	{field: "spec/drill/storage/className", value: "Fast", with: drillOf(), says: "className must be the name of a StorageClass"},
 	{field: "spec/drill/storage/className", value: letters(254), with: drillOf(), says: "may not be more than 253"},
 	{field: "spec/image", value: "", says: "at least 1 chars long"},
 	{field: "spec/image", value: "an image", says: "image must be an image's name"},

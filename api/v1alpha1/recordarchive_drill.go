@@ -39,6 +39,7 @@ type ArchiveDrillStorage struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="className must be the name of a StorageClass: kubectl get storageclasses shows them"
 	ClassName *string `json:"className,omitempty"`
 }
 
