@@ -290,11 +290,16 @@ func (g *gauge) take(n int64) error { return g.Take(n, 0) }
 // Take implements message.Allowance. It does the same as the method take, for a caller that already holds an amount,
 // which is passed as have.
 func (g *gauge) Take(n, have int64) error {
-	if used := g.used.Add(n); used > g.limit && used != have+n {
-		g.used.Add(-n)
-		return answer.Overloaded(g.what, g.limit)
+	// An amount that is refused is never counted, because others would be refused for it.
+	for {
+		used := g.used.Load()
+		if used+n > g.limit && used != have {
+			return answer.Overloaded(g.what, g.limit)
+		}
+		if g.used.CompareAndSwap(used, used+n) {
+			return nil
+		}
 	}
-	return nil
 }
 
 // Add implements message.Allowance.
