@@ -130,6 +130,17 @@ func unreadFlight(records int) unreadCall {
 	}
 }
 
+// unreadTicket scans the whole group by DoGet.
+func unreadTicket(ctx context.Context, conn *grpc.ClientConn, _ int) error {
+	client := flight.NewFlightServiceClient(conn)
+	info, err := client.GetFlightInfo(ctx, &flight.FlightDescriptor{Type: flight.FlightDescriptor_CMD,
+		Cmd: []byte(`{"scan": {}}`)})
+	if err == nil {
+		_, err = client.DoGet(ctx, info.GetEndpoint()[0].GetTicket())
+	}
+	return err
+}
+
 func unreadWatch(ctx context.Context, conn *grpc.ClientConn, _ int) error {
 	stream, err := recordv1.NewRecordServiceClient(conn).Watch(ctx, &recordv1.WatchRequest{Group: "0"})
 	if err == nil {
@@ -177,6 +188,9 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 		{name: "DoGet/resident", call: unreadFlight(1000), residency: group.Resident},
 		{name: "DoGet/small records", call: unreadFlight(40_000), records: 20_000, bytes: 20},
 		{name: "DoGet/large records", call: unreadFlight(12), records: 12, bytes: format.DataBytesMax},
+		{name: "DoGet/ticket", call: unreadTicket},
+		{name: "DoGet/ticket, small records", call: unreadTicket, records: 20_000, bytes: 20},
+		{name: "DoGet/ticket, large records", call: unreadTicket, records: 12, bytes: format.DataBytesMax},
 		{name: "Download/blob", call: unreadDownload(blobID)},
 		{name: "Download/inline", call: unreadDownload(bigID)},
 		{name: "Watch", call: unreadWatch, after: writes},

@@ -92,6 +92,9 @@ func (b *Batch) IsFull(bound int64) bool {
 	return b.rows > 0 && (b.rows >= BatchRowsMax || b.bytes+bound > BatchBytesMax)
 }
 
+// Expect says how many bytes of data the rows of the next batch have, if NewBatch was not told. The batch must be empty.
+func (b *Batch) Expect(dataBytes int) { b.capacity = dataBytes }
+
 // Tail returns the unused part of the buffer for data. A record that was read into it needs no second buffer: Add moves
 // its data to where they belong.
 func (b *Batch) Tail() []byte {

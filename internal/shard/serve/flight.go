@@ -112,7 +112,7 @@ func (f *flightScan) begin() error {
 	if f.batch != nil {
 		return nil
 	}
-	f.batch = arrow.NewBatch(f.columns, ResultBytes)
+	f.batch = arrow.NewBatch(f.columns, 0)
 	return f.SendMsg(arrow.Schema())
 }
 
@@ -121,6 +121,11 @@ func (f *flightScan) Send(m *recordv1.ScanResponse) error {
 	if err := f.begin(); err != nil {
 		return err
 	}
+	bytes := 0 // the scan has asked for memory for messages of this size, which is often far below ResultBytes
+	for _, r := range m.GetRecords() {
+		bytes += len(r.GetData())
+	}
+	f.batch.Expect(bytes)
 	for _, r := range m.GetRecords() {
 		row := arrow.RowOf(r)
 		if !row.Filled.Has(arrow.Data) && f.columns.NeedsData() {
