@@ -23,10 +23,13 @@ import (
 const (
 	// flightChunk is the number of ids that count as one call in the quotas, and for which a group is found once.
 	flightChunk = BatchGetsMax
-	// flightWindow is the number of records that several goroutines read at the same time. Each has flightSlotBytes of a
-	// buffer, and a larger record has its own memory.
-	flightWindow    = 64
-	flightSlotBytes = 16 << 10
+	// flightWindow is the number of records that several goroutines read before the first of them is sent. They share a
+	// buffer of at most flightWindowBytes, so there are fewer of them if they are large.
+	flightWindow      = 64
+	flightWindowBytes = 1 << 20
+	// flightMetadataBytes is the size up to which a record is in that buffer although only its metadata are needed. Of a
+	// larger one, the log reads the data into memory of its own.
+	flightMetadataBytes = 16 << 10
 )
 
 // flightGet is the state of one DoGet of ids.
@@ -64,14 +67,14 @@ func (s *flightServer) getIDs(command *arrow.GetCommand, stream grpc.ServerStrea
 	chunk := min(n, flightChunk)
 	prepared := int64(chunk) * flightReadBytes
 	if g.readers > 1 {
-		prepared += flightWindow * flightSlotBytes
+		prepared += flightWindowBytes
 	}
-	if err := g.held.More(prepared); err != nil {
+	// All of it is asked for at once. Otherwise, many calls that begin together could each get a part, and then refuse one
+	// another the rest.
+	if err := g.held.More(prepared + flightMessages*arena); err != nil {
 		return err
 	}
-	if err := g.grow(arena); err != nil {
-		return err
-	}
+	g.granted = arena
 	g.batch = arrow.NewBatch(command.Columns, int(arena))
 	defer g.batch.Drop()
 	g.reads, g.errs = make([]read, chunk), make([]error, chunk)
@@ -107,20 +110,18 @@ func (g *flightGet) chunk(ctx context.Context, first, n int) error {
 	}
 	if g.readers == 1 {
 		for i := range n {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			rec, err := g.read(i, g.tail())
-			if err := g.add(ctx, first+i, &g.reads[i], &rec, err); err != nil {
+			if err := g.one(ctx, first, i); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	for from := 0; from < n; from += flightWindow {
-		if err := g.window(ctx, first, from, min(flightWindow, n-from)); err != nil {
+	for from := 0; from < n; {
+		slots, size := g.slots(from, n)
+		if err := g.window(ctx, first, from, slots, size); err != nil {
 			return err
 		}
+		from += len(slots)
 	}
 	return nil
 }
@@ -179,16 +180,53 @@ func (g *flightGet) read(i int, buffer []byte) (group.Record, error) {
 	return r.served.Log().Get(r.where.ID, r.options)
 }
 
-// window reads n ids with several goroutines, and adds them in their order.
-func (g *flightGet) window(ctx context.Context, first, from, n int) error {
-	slots := message.Pool.Get(n * flightSlotBytes)
-	defer message.Pool.Put(slots)
+// one reads an id into the batch.
+func (g *flightGet) one(ctx context.Context, first, i int) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	rec, err := g.read(i, g.tail())
+	return g.add(ctx, first+i, &g.reads[i], &rec, err)
+}
+
+// slots returns the sizes of the buffers for the reads of the next window, and their sum. There is at least one read,
+// and the sum exceeds flightWindowBytes only if there is no other.
+func (g *flightGet) slots(from, n int) (slots []int64, sum int64) {
+	slots = make([]int64, 0, flightWindow)
+	for i := from; i < min(n, from+flightWindow); i++ {
+		size := int64(0)
+		if g.errs[i] == nil {
+			size = g.reads[i].served.Log().LengthBound(g.reads[i].where.ID)
+		}
+		if size > flightMetadataBytes && !g.command.Columns.NeedsData() {
+			size = 0
+		}
+		if len(slots) > 0 && sum+size > flightWindowBytes {
+			break
+		}
+		slots, sum = append(slots, size), sum+size
+	}
+	return slots, sum
+}
+
+// window reads one id for each slot with several goroutines, and adds the records in their order.
+func (g *flightGet) window(ctx context.Context, first, from int, slots []int64, sum int64) error {
+	n := len(slots)
+	if n == 1 {
+		return g.one(ctx, first, from) // without a buffer between, which might be too large
+	}
+	arena := message.Pool.Get(int(sum))
+	defer message.Pool.Put(arena)
+	buffers, rest := make([][]byte, n), *arena
+	for i, size := range slots {
+		buffers[i], rest = rest[:size:size], rest[size:]
+	}
 	records, errs := make([]group.Record, n), make([]error, n)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wait sync.WaitGroup
 	var apart sync.Mutex
-	more := int64(0) // memory of records that are not in their slots
+	more := int64(0) // memory of records that are not in their buffers
 	defer func() { _ = g.held.More(-more) }()
 	part := func(reader int) {
 		var err error
@@ -199,9 +237,10 @@ func (g *flightGet) window(ctx context.Context, first, from, n int) error {
 		}()
 		defer g.server.contain(g.server.metrics.method(doGet), &err)
 		for i := reader; i < n && ctx.Err() == nil; i += g.readers {
-			slot := (*slots)[i*flightSlotBytes : (i+1)*flightSlotBytes : (i+1)*flightSlotBytes]
-			records[i], errs[i] = g.read(from+i, slot)
-			if size := int64(len(records[i].Data)); size > flightSlotBytes/2 {
+			records[i], errs[i] = g.read(from+i, buffers[i])
+			// A record that was replaced by a larger one meanwhile is not in its buffer.
+			size := format.FrameBytes(len(records[i].Attributes), len(records[i].Data))
+			if errs[i] == nil && size > slots[i] {
 				if err = g.held.More(size); err != nil {
 					return
 				}
@@ -256,14 +295,17 @@ func (g *flightGet) add(ctx context.Context, position int, r *read, rec *group.R
 	return nil
 }
 
-// grow reserves memory for messages of up to size bytes: one is being filled, one waits to be sent, and the data of the
-// next record may be apart from both.
+// flightMessages is the number of messages for which a call has memory: one is being filled, one waits to be sent, and
+// the data of the next record may be apart from both.
+const flightMessages = 3
+
+// grow reserves memory for messages of up to size bytes.
 func (g *flightGet) grow(size int64) error {
 	size = message.RoundUp(size)
 	if size <= g.granted {
 		return nil
 	}
-	if err := g.held.More(3 * (size - g.granted)); err != nil {
+	if err := g.held.More(flightMessages * (size - g.granted)); err != nil {
 		return err
 	}
 	g.granted = size

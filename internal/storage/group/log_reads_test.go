@@ -1,6 +1,7 @@
 package group
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -295,4 +296,32 @@ func (b *testBudget) Take(n int64) error {
 	}
 	b.taken += n
 	return nil
+}
+
+// TestGetReadsIntoABufferOfLengthBound checks that a buffer of this length holds the record,
+// and that it is hardly larger.
+func TestGetReadsIntoABufferOfLengthBound(t *testing.T) {
+	bothResidencies(t, func(t *testing.T, residency Residency) {
+		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 4<<20))
+		if n := d.log.LengthBound(0); n != 0 {
+			t.Errorf("%d bytes for a record that does not exist", n)
+		}
+		for id, size := range []int{1, 63, 64, 1000, 70_000, format.DataBytesMax} {
+			data := bytes.Repeat([]byte{1, 2, 3, 4, 5}, size)[:size]
+			d.put(format.Entry{ID: int64(id), Data: data})
+			n := d.log.LengthBound(int64(id))
+			if most := format.FrameBytes(0, size) + 63; n > most {
+				t.Errorf("%d bytes for a record of %d, and %d are enough", n, size, most)
+			}
+			buffer := make([]byte, n)
+			r, err := d.log.Get(int64(id), GetOptions{Buffer: buffer[:0:n]})
+			ok(t, err)
+			if !bytes.Equal(r.Data, data) {
+				t.Errorf("record of %d bytes: wrong data", size)
+			}
+			if r.Data[0]++; !bytes.Contains(buffer, r.Data) {
+				t.Errorf("a record of %d bytes is not in the buffer", size)
+			}
+		}
+	})
 }

@@ -55,6 +55,13 @@ func (l *Log) Has(id int64) bool {
 	return ok && !loc.Tombstone()
 }
 
+// LengthBound returns the size of a buffer into which Get reads the whole record, unless the record is replaced in
+// between. It returns 0 if the index has no such record. It reads no file.
+func (l *Log) LengthBound(id int64) int64 {
+	loc, _ := l.places.table.Get(id)
+	return loc.LengthBound()
+}
+
 // Head returns the index of the newest committed version, and whether that version is a delete. It returns ErrNotFound
 // if there is no version, and *DamageError if damage makes the result uncertain.
 func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
