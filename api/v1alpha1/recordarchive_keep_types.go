@@ -11,8 +11,9 @@ type ArchiveRetention struct {
 	// +optional
 	Keep *ArchiveKeep `json:"keep,omitempty"`
 	// Prune is Delete to delete, once a day, what neither keep nor a point needs. The pod then needs 32 bytes of memory
-	// for each version of the largest group, in addition to what it needs to archive. Objects are listed for deletion one day
-	// before they are deleted, and nothing is deleted while a restore reads the archive. Never keeps everything for ever.
+	// for each version of the largest group, in addition to what it needs to archive. Objects are listed for deletion one
+	// day before they are deleted, and nothing is deleted while a restore reads the archive. Never keeps everything for
+	// ever.
 	// +optional
 	// +kubebuilder:default=Never
 	// +kubebuilder:validation:XValidation:rule="self in ['Delete', 'Never']",message="prune must be Delete or Never"

@@ -334,9 +334,8 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		if err != nil {
 			return err
 		}
-		defer log.Close()
 		_, err = io.Copy(kept, log)
-		return err
+		return errors.Join(err, log.Close())
 	}) {
 		r.add(name, kept.text())
 	}

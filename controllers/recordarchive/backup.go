@@ -215,8 +215,8 @@ func (r *BackupReconciler) remove(ctx context.Context, b *v1alpha1.RecordBackup,
 	if is.Error != "" {
 		why = is.Error
 	}
-	out := step.Wait(reasonDeleting, fmt.Sprintf("the pod of RecordArchive %s removes point %s: %s. To leave the point in "+
-		"the bucket, remove finalizer %s from this object", archive.Name, backupPoint(b), why, v1alpha1.Finalizer),
+	out := step.Wait(reasonDeleting, fmt.Sprintf("the pod of RecordArchive %s removes point %s: %s. To leave the point "+
+		"in the bucket, remove finalizer %s from this object", archive.Name, backupPoint(b), why, v1alpha1.Finalizer),
 		step.PauseShort)
 	step.Summarize(&b.Status.Conditions, b.Generation, out, "")
 	if _, err := step.WriteStatus(ctx, r.Client, before, b); err != nil && !apierrors.IsNotFound(err) {

@@ -75,7 +75,8 @@ func TestARestoredStoreBeginsWithoutItsGroups(t *testing.T) {
 	meta, err := metaOf(store, 3)
 	want := placement.Restore{Source: "quotes-restore.prod.svc:7640", Listing: true, At: "2026-11-01T12:00:00.5Z",
 		Partly: true, First: []string{"7", "0"}}
-	if err != nil || meta.Restore == nil || !reflect.DeepEqual(*meta.Restore, want) || meta.StoreUUID.String() != store.Status.StoreUID {
+	if err != nil || meta.Restore == nil || !reflect.DeepEqual(*meta.Restore, want) ||
+		meta.StoreUUID.String() != store.Status.StoreUID {
 		t.Errorf("%+v, %v", meta, err)
 	}
 }

@@ -66,8 +66,8 @@ func (a *Archiver) wantAgain(now time.Time) {
 			continue
 		}
 		g.catchUp = catchUpRuns
-		a.opts.Log.Warn("deletes that are not archived yet may be missing in the store, or it has lost entries: the group is "+
-			"copied again, and its archive gets a hole", "group", g.name, "archived", g.next)
+		a.opts.Log.Warn("deletes that are not archived yet may be missing in the store, or it has lost entries: the group "+
+			"is copied again, and its archive gets a hole", "group", g.name, "archived", g.next)
 		a.copies.want(wanted{id: g.id, again: &position{index: g.next, floor: g.catalogue.Floor}})
 	}
 }
@@ -157,8 +157,8 @@ func (a *Archiver) archivedEnd(ctx context.Context, w wanted) (end reader.End, e
 	return end, err
 }
 
-// addMissed archives the deletes that neither the archive nor the copy has, and the versions that came back by a loss. It
-// returns the index of the last one, or 0 if there is none.
+// addMissed archives the deletes that neither the archive nor the copy has, and the versions that came back by a loss.
+// It returns the index of the last one, or 0 if there is none.
 func (c *copier) addMissed(ctx context.Context, segments []format.ManifestSegment) (last uint64, err error) {
 	last, ok := c.diff.close(c.commit())
 	if !ok {

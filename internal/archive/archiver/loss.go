@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// loss compares a copy with an archive that may have more than the copy, because the store has lost entries and a person
-// has accepted that. The entries that the store has lost stay in the archive. A record then has an older version in the
+// loss compares a copy with an archive that may have more than the copy, because the store has lost entries and a
+// person has accepted that. The entries that the store has lost stay in the archive. A record then has an older version in the
 // store than in the archive, or exists again. The archive gets this version once more, under a free index, so that it
 // supersedes the lost one. So readers need no rule for losses.
 //

@@ -308,8 +308,8 @@ func TestWhateverHappensTheBucketHasWhatTheMarksSay(t *testing.T) {
 	}
 	for _, what := range []string{"two at once", "paused", "taken over", "killed", "holes", "two leaders answer",
 		"a group does not answer", "a stream ends early", "a blob cannot be had", "a blob comes damaged",
-		"rotated", "a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged", "deletes are missing",
-		"a loss was accepted"} {
+		"rotated", "a copy cannot be had", "a file of a copy breaks off", "a file of a copy comes damaged",
+		"deletes are missing", "a loss was accepted"} {
 		if fired[what] == 0 {
 			t.Errorf("never: %s", what)
 		}

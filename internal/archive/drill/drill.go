@@ -133,8 +133,8 @@ func (d *drill) restore(ctx context.Context, a *reader.Archive, point *object.Po
 			continue // the point does not list it, or another group had its name at that time
 		}
 		d.group(ctx, r, &found[i])
-		if context.Cause(ctx) != nil {
-			return nil
+		if cause := context.Cause(ctx); cause != nil {
+			return cause // a drill that was stopped has no result
 		}
 		if d.opts.Tell != nil {
 			d.opts.Tell(d.out.Groups[len(d.out.Groups)-1])

@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/archive/reader"
 )
 
-// honour makes the bases of the archive keep points that they have overlooked. A point may be created after a Run has read
-// the points, and before that Run creates a base that leaves versions of the point out. CreatePoint finds a base that
+// honour makes the bases of the archive keep points that they have overlooked. A point may be created after a Run has
+// read the points, and before that Run creates a base that leaves versions of the point out. CreatePoint finds a base that
 // exists when the point does, so an overlooked point is older than the base. The objects that the base replaces are
 // deleted a day later at the earliest, by a Run that first calls honour. So they still exist, and the base is made again
 // from them. The same holds if the earlier Run was killed behind its base.

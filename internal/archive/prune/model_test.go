@@ -346,7 +346,8 @@ func TestPruningKeepsTheWindowAndThePoints(t *testing.T) {
 	t.Logf("%d groups were copied again, %d of them with a base, %d during a run, %d because deletes were missing; %d "+
 		"deleted groups were forgotten", sum.copies, sum.unbased, sum.races, sum.overlaps, sum.forgotten)
 	if sum.groups < 20 || sum.deleted < 200 || sum.dropped < 200 || sum.refused < 300 || sum.pointReads < 300 ||
-		sum.unbased < 5 || sum.overlaps < 5 || sum.latePoints < 10 || sum.honoured < 2 || sum.races < 5 || sum.forgotten < 5 || sum.waits < 10 || sum.lateReads < 200 {
+		sum.unbased < 5 || sum.overlaps < 5 || sum.latePoints < 10 || sum.honoured < 2 ||
+		sum.races < 5 || sum.forgotten < 5 || sum.waits < 10 || sum.lateReads < 200 {
 		t.Error("too little happened")
 	}
 }

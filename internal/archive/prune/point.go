@@ -69,8 +69,8 @@ func (s *Store) CreatePoint(ctx context.Context, spec PointSpec, now time.Time) 
 	return p, s.Pin(ctx, p)
 }
 
-// Pin creates a point whose groups and indexes are known. It returns an error if some group cannot be read as of its index
-// any more, and ErrOther if a point with this name exists.
+// Pin creates a point whose groups and indexes are known. It returns an error if some group cannot be read as of its
+// index any more, and ErrOther if a point with this name exists.
 func (s *Store) Pin(ctx context.Context, p *object.Point) error {
 	name := object.PointPrefix + p.Name
 	if _, err := s.create(ctx, name, p, nil); err != nil {

@@ -92,7 +92,8 @@ func (b *Batch) IsFull(bound int64) bool {
 	return b.rows > 0 && (b.rows >= BatchRowsMax || b.bytes+bound > BatchBytesMax)
 }
 
-// Expect says how many bytes of data the rows of the next batch have, if NewBatch was not told. The batch must be empty.
+// Expect says how many bytes of data the rows of the next batch have, if NewBatch was not told. The batch must be
+// empty.
 func (b *Batch) Expect(dataBytes int) { b.capacity = dataBytes }
 
 // Tail returns the unused part of the buffer for data. A record that was read into it needs no second buffer: Add moves
@@ -224,8 +225,8 @@ func (p *part) reset() {
 	p.valid, p.offsets, p.values, p.nulls = p.valid[:0], p.offsets[:0], p.values[:0], 0
 }
 
-// TakeBefore does the same as Take, before a row for which the batch has no room. If the data of the row are in Tail, it
-// moves them into the buffer of the next batch.
+// TakeBefore does the same as Take, before a row for which the batch has no room. If the data of the row are in Tail,
+// it moves them into the buffer of the next batch.
 func (b *Batch) TakeBefore(row *Row, appMetadata []byte) *Message {
 	next := message.Pool.Get(b.capacity)
 	*next = (*next)[:0]

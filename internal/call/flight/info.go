@@ -27,8 +27,8 @@ type endpoint struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-// InfoOf returns the answer of GetFlightInfo for a plan. The plan's splits are sealed where values are sealed. If secure
-// is set, the addresses are those of servers with TLS.
+// InfoOf returns the answer of GetFlightInfo for a plan. The plan's splits are sealed where values are sealed. If
+// secure is set, the addresses are those of servers with TLS.
 func InfoOf(in *flight.FlightDescriptor, plan *recordv1.PlanScanResponse, columns Columns,
 	secure bool) *flight.FlightInfo {
 	scheme := "grpc+tcp://"

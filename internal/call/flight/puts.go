@@ -181,7 +181,8 @@ func (p *Puts) answer(m *recordv1.BatchPutResponse) error {
 	var out putStatuses
 	for _, result := range m.GetResults() {
 		var word, text *string
-		version, committed := "", (*int64)(nil)
+		var version string
+		var committed *int64
 		if result.GetStatus() != nil {
 			err := status.ErrorProto(result.GetStatus())
 			word, text, version = new(reason.Of(err)), new(result.GetStatus().GetMessage()), reason.Version(err)

@@ -67,7 +67,8 @@ var schemaMessage = buildSchema()
 
 // SchemaBytes returns the schema as FlightInfo holds it: an encapsulated message of the IPC format.
 func SchemaBytes() []byte {
-	out := []byte{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0}
+	out := make([]byte, 8, 8+len(schemaMessage))
+	copy(out, []byte{0xff, 0xff, 0xff, 0xff})
 	flatbuffers.WriteUOffsetT(out[4:], flatbuffers.UOffsetT(len(schemaMessage)))
 	return append(out, schemaMessage...)
 }

@@ -49,10 +49,10 @@ func RestoreDeployment(in RestoreInput) *appsv1.Deployment {
 	store, spec := in.Store, in.Store.Spec.Restore
 	labels := Labels(store.Name, ContainerRestore)
 	selector := &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerRestore)}
-	args := []string{
-		"source", spec.URL, "--store=" + spec.StoreUID, "--into=" + store.Status.StoreUID,
-		fmt.Sprintf("--listen=:%d", PortRestore), fmt.Sprintf("--http=:%d", PortRestoreHTTP),
-	}
+	args := make([]string, 0, 16+len(spec.Groups))
+	args = append(args,
+		"source", spec.URL, "--store="+spec.StoreUID, "--into="+store.Status.StoreUID,
+		fmt.Sprintf("--listen=:%d", PortRestore), fmt.Sprintf("--http=:%d", PortRestoreHTTP))
 	for _, group := range spec.Groups {
 		args = append(args, "--group="+group)
 	}

@@ -104,8 +104,8 @@ func Drill(ctx context.Context, out *cli.Output, s Source, opts DrillOptions) er
 	warn := func(text string) { fmt.Fprintln(out.Err, text) }
 	err = s.Reading(ctx, "drill", warn, func(ctx context.Context) (err error) {
 		d, err = drill.Run(ctx, drill.Options{
-			Bucket: s.Bucket, Store: store, Key: s.Keys.First(), Keys: s.Keys, Living: living, Scratch: opts.Scratch, Groups: opts.Groups,
-			At: at.Time, Point: at.Point, Random: opts.Random, Now: opts.Now,
+			Bucket: s.Bucket, Store: store, Key: s.Keys.First(), Keys: s.Keys, Living: living, Scratch: opts.Scratch,
+			Groups: opts.Groups, At: at.Time, Point: at.Point, Random: opts.Random, Now: opts.Now,
 		})
 		return err
 	})

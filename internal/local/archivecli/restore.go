@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,7 +24,8 @@ const restorePointTime = 30 * 24 * time.Hour
 // the same state, although the archive has grown. The argument upTo is the time that the first source named, or zero.
 //
 // Nothing is noted if NoUse is set, if a group is refused, or if the account may not create points. A source that starts
-// again then takes each group as of upTo, or as it was last archived if that was earlier, and so perhaps more. warn is told.
+// again then takes each group as of upTo, or as it was last archived if that was earlier, and so perhaps more. warn is
+// told.
 func (s Source) RestoreAsArchived(ctx context.Context, into uuid.UUID, upTo time.Time, now func() time.Time,
 	warn func(text string)) (*restore.Restore, time.Time, error) {
 	a, err := s.open(ctx)
@@ -48,11 +50,11 @@ func (s Source) RestoreAsArchived(ctx context.Context, into uuid.UUID, upTo time
 	}
 	p := &object.Point{Name: name, Time: upTo.UnixNano(), Created: now().UnixNano(), Made: object.MadeByHand,
 		Until: now().Add(restorePointTime).UnixNano(), Groups: []object.PointGroup{}}
+	if slices.ContainsFunc(r.Groups(), func(g restore.Group) bool { return g.Err != nil }) {
+		warn("a source that starts again may serve a later state of some groups, because not all of them can be restored")
+		return r, upTo, nil
+	}
 	for _, g := range r.Groups() {
-		if g.Err != nil {
-			warn("a source that starts again may serve a later state of some groups, because not all of them can be restored")
-			return r, upTo, nil
-		}
 		p.Groups = append(p.Groups, object.PointGroup{Group: g.Source, Name: g.Name, Index: g.Index})
 	}
 	archive, err := s.pruned(ctx)

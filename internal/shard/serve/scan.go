@@ -164,7 +164,8 @@ func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordServ
 // scan handles a Scan, which counts as a call of the given method.
 func (s *recordServer) scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer, method string) error {
 	sc := &scan{
-		server: s.Server, stream: stream, method: s.metrics.method(method), metadataOnly: in.GetMetadataOnly(), held: message.HeldOf(stream.Context()),
+		server: s.Server, stream: stream, method: s.metrics.method(method), metadataOnly: in.GetMetadataOnly(),
+		held:    message.HeldOf(stream.Context()),
 		sizeMax: scanSizeFirst, sent: make(chan error, 1),
 	}
 	defer sc.release()

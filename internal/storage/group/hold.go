@@ -31,11 +31,11 @@ func (l *Log) HistoryFloor() (floor uint64, known bool) {
 }
 
 // DeletesFloor returns an index up to which deletes may be missing, because compaction has dropped their tombstones or
-// because they were lost and the loss was accepted. After an accepted loss, it is the index behind which the log goes on,
-// because a reader may have read more of the lost entries than this log ever had. A reader that has read the log up to a lower index must not
-// continue from there: it may have read a put of a record whose delete is missing, and would never learn of the delete.
-// The history floor does not tell this, because it says nothing about what such a reader has read before. The result is
-// 0 if no delete is missing.
+// because they were lost and the loss was accepted. After an accepted loss, it is the index behind which the log goes
+// on, because a reader may have read more of the lost entries than this log ever had. A reader that has read the log up
+// to a lower index must not continue from there: it may have read a put of a record whose delete is missing, and would
+// never learn of the delete. The history floor does not tell this, because it says nothing about what such a reader has
+// read before. The result is 0 if no delete is missing.
 func (l *Log) DeletesFloor() uint64 { return l.folder.deletesFloor.Load() }
 
 // historyFloor is the history floor in the manifest on disk.

@@ -180,8 +180,8 @@ func (w *Writer) CopyAgain(g *Group, floor uint64, entriesMax int) {
 }
 
 // CopyMissed archives the entries that are not archived yet, as an archiver does if the store has dropped deletes: the
-// missed deletes are in a segment of their own, which overlaps with the others, and in a hole. The last entry must not be
-// such a delete.
+// missed deletes are in a segment of their own, which overlaps with the others, and in a hole. The last entry must not
+// be such a delete.
 func (w *Writer) CopyMissed(g *Group, entriesMax int) {
 	w.t.Helper()
 	entries := g.kept(g.archived+1, g.through())

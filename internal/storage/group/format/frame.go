@@ -79,8 +79,8 @@ func AppendStateFrame(dst []byte, segment SegmentID, offset int64, s StateRecord
 	return AppendFrame(dst, segment, offset, &Entry{Kind: KindState, Data: s.Encode()})
 }
 
-// EntryChecksum returns the entry CRC of a frame that was checked. Two entries with the same index and entry CRC are equal,
-// apart from the used flag.
+// EntryChecksum returns the entry CRC of a frame that was checked. Two entries with the same index and entry CRC are
+// equal, apart from the used flag.
 func EntryChecksum(frame []byte) uint32 { return binary.LittleEndian.Uint32(frame[AtEntryCRC:]) }
 
 // MoveFrame adapts a frame in place to a new offset and used flag. It updates the frame CRC and keeps the entry CRC.
