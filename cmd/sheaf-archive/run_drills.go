@@ -19,7 +19,8 @@ import (
 const drillsEvery = 10 * time.Minute
 
 // watchDrills looks for the newest drill until ctx ends. Trouble with that does not stop the archiver.
-func (p *process) watchDrills(ctx context.Context, log *slog.Logger, b bucket.Bucket, store uuid.UUID, keys object.Keys) {
+func (p *process) watchDrills(ctx context.Context, log *slog.Logger, b bucket.Bucket, store uuid.UUID,
+	keys object.Keys) {
 	for {
 		newest, proof, err := reader.NewestDrills(ctx, b, store, keys)
 		switch {

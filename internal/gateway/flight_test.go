@@ -120,7 +120,8 @@ func TestFlightRoutingComputesGroups(t *testing.T) {
 			Groups []struct{ Name, Leader string }
 		}
 		must.OK(t, json.Unmarshal(body, &got))
-		if got.Mode != "hash" || got.HashGroups != 3 || len(got.Groups) != 3 || got.Groups[1].Leader != c.shards["b"].address ||
+		if got.Mode != "hash" || got.HashGroups != 3 || len(got.Groups) != 3 ||
+			got.Groups[1].Leader != c.shards["b"].address ||
 			len(got.Key.Shifts) != 3 || got.Key.Multipliers[0] != "bf58476d1ce4e5b9" {
 			t.Errorf("%s", body)
 		}

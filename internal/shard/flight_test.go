@@ -583,8 +583,8 @@ func TestFlightsThatNobodyReadsAreBounded(t *testing.T) {
 	})
 }
 
-// BenchmarkFlight compares DoGet of 100 ids and a scan by tickets with BatchGet and Scan, in one run. It reports records
-// per second, of client and server together, and the ratios.
+// BenchmarkFlight compares DoGet of 100 ids and a scan by tickets with BatchGet and Scan, in one run. It reports
+// records per second, of client and server together, and the ratios.
 func BenchmarkFlight(b *testing.B) {
 	const callers = 4
 	for _, residency := range []group.Residency{group.Resident, group.Index} {

@@ -290,7 +290,8 @@ func TestADifferenceIgnoresVoidEntries(t *testing.T) {
 	put := func(id int64, at uint64) *format.Entry {
 		return &format.Entry{Kind: format.KindPut, ID: id, Index: at, CommitTime: int64(at)}
 	}
-	d := newDifference(reader.End{Live: []reader.Live{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}, Term: 2, CommitTime: 10}, 10, 20,
+	d := newDifference(reader.End{Live: []reader.Live{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}}, Term: 2, CommitTime: 10},
+		10, 20,
 		false)
 	commit := int64(0)
 	for _, e := range []*format.Entry{put(2, 5), put(1, 7), put(9, 7), put(1, 13), put(3, 19), put(8, 12), put(8, 14),

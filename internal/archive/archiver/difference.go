@@ -11,13 +11,13 @@ import (
 
 // difference finds what a group's archive has missed. It compares the archive with a copy of the group.
 //
-// A record that exists at the end of the archive, and of which the copy has no version at or below the floor, was deleted
-// between the two indexes, by an entry that the copy does not have either. Its index is free in the copy, so there are
-// at least as many free indexes as such records. Which of them a delete gets does not matter, because reads as of any
-// of these indexes are refused: they are in a hole.
+// A record that exists at the end of the archive, and of which the copy has no version at or below the floor, was
+// deleted between the two indexes, by an entry that the copy does not have either. Its index is free in the copy, so
+// there are at least as many free indexes as such records. Which of them a delete gets does not matter, because reads
+// as of any of these indexes are refused: they are in a hole.
 //
-// After an accepted loss, the copy may also have less than the archive (loss). The log then jumps, so there are more than
-// enough free indexes.
+// After an accepted loss, the copy may also have less than the archive (loss). The log then jumps, so there are more
+// than enough free indexes.
 type difference struct {
 	after uint64 // the archive has the group up to this index
 	floor uint64 // the copy gives exact answers from this index on
@@ -156,7 +156,8 @@ func (d *difference) deletes() iter.Seq[*format.Entry] {
 	}
 }
 
-// place gives a missing entry the next free index, and the term and the commit time that fit there. It has no request id.
+// place gives a missing entry the next free index, and the term and the commit time that fit there. It has no request
+// id.
 func (d *difference) place(e *format.Entry) {
 	g := &d.gaps[0]
 	e.Index, e.Term, e.CommitTime, e.RequestID = g.first, cmp.Or(d.end.Term, 1), g.commit, [16]byte{}

@@ -11,9 +11,9 @@ import (
 )
 
 // loss compares a copy with an archive that may have more than the copy, because the store has lost entries and a
-// person has accepted that. The entries that the store has lost stay in the archive. A record then has an older version in the
-// store than in the archive, or exists again. The archive gets this version once more, under a free index, so that it
-// supersedes the lost one. So readers need no rule for losses.
+// person has accepted that. The entries that the store has lost stay in the archive. A record then has an older version
+// in the store than in the archive, or exists again. The archive gets this version once more, under a free index, so
+// that it supersedes the lost one. So readers need no rule for losses.
 //
 // Only the newest version of each record in the copy counts, and void entries do not. The copy is therefore read again:
 // the first time, only the void entries are found.
@@ -28,7 +28,8 @@ type loss struct {
 	back   []reader.Live // versions of the copy that the archive needs once more, in the order of their indexes
 }
 
-// voided says which entries are void: those among the first ones, before the given number, whose index is at least from.
+// voided says which entries are void: those among the first ones, before the given number, whose index is at least
+// from.
 type voided struct {
 	before int
 	from   uint64
@@ -44,7 +45,8 @@ const (
 	copiedDelete
 )
 
-// isDeleted reports whether the record end.Live[i] does not exist in the copy, although no entry above after deletes it.
+// isDeleted reports whether the record end.Live[i] does not exist in the copy, although no entry above after deletes
+// it.
 func (l *loss) isDeleted(i int, after uint64) bool {
 	return l.states[i] == copiedNothing || l.states[i] == copiedDelete && l.indexes[i] <= after
 }

@@ -42,9 +42,9 @@ func (s *scene) dataAsOf(g *modelGroup, at uint64) map[int64]string {
 	return data
 }
 
-// Everything was archived, and then the store lost entries, and went on without them. From then on, the archive has what
-// the store has: older versions, records that were deleted before, and no record that was lost. What it had before stays
-// readable.
+// Everything was archived, and then the store lost entries, and went on without them. From then on, the archive has
+// what the store has: older versions, records that were deleted before, and no record that was lost. What it had before
+// stays readable.
 func TestWhatALossBringsBackIsArchived(t *testing.T) {
 	for _, isBehind := range []bool{false, true} {
 		inScene(t, 1, smallLimits, func(s *scene) {
@@ -142,7 +142,8 @@ func TestALossIgnoresVoidEntries(t *testing.T) {
 	for _, e := range entries {
 		counts = append(counts, !voids.next(e.Index))
 	}
-	if want := []bool{true, true, false, true, false, false, true, false, false, false, true}; !slices.Equal(counts, want) {
+	want := []bool{true, true, false, true, false, false, true, false, false, false, true}
+	if !slices.Equal(counts, want) {
 		t.Errorf("the entries that count are %v, want %v", counts, want)
 	}
 }

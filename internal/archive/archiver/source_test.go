@@ -137,8 +137,8 @@ func (m *model) blob(data []byte) format.BlobRef {
 	return ref
 }
 
-// lose makes the store lose the entries of a group with the given indexes. A person accepts that, and the log goes on far
-// behind the greatest index that the store still knows.
+// lose makes the store lose the entries of a group with the given indexes. A person accepts that, and the log goes on
+// far behind the greatest index that the store still knows.
 func (m *model) lose(g *modelGroup, greatest uint64, indexes ...uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -534,15 +534,15 @@ func (g *modelGroup) compare(r *readable, through uint64) error {
 	return nil
 }
 
-// mayLack reports whether an entry was lost before it could be archived: the archive has a hole there, or it begins where
-// the log goes on, or later. If it begins earlier and has no hole there, it must have the entry.
+// mayLack reports whether an entry was lost before it could be archived: the archive has a hole there, or it begins
+// where the log goes on, or later. If it begins earlier and has no hole there, it must have the entry.
 func (g *modelGroup) mayLack(r *readable, at uint64) bool {
 	end, isLost := g.lost[at]
 	return isLost && (r.mayBeMadeUp(at) || end <= r.floor)
 }
 
-// firstOutside returns the first index that a hole refuses, and that is in no hole which the archive may have. It returns
-// the end of the hole if there is none.
+// firstOutside returns the first index that a hole refuses, and that is in no hole which the archive may have. It
+// returns the end of the hole if there is none.
 func (g *modelGroup) firstOutside(h object.Hole) uint64 {
 	for at := h.From; at < h.To; {
 		end := at

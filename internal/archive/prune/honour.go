@@ -11,10 +11,10 @@ import (
 )
 
 // honour makes the bases of the archive keep points that they have overlooked. A point may be created after a Run has
-// read the points, and before that Run creates a base that leaves versions of the point out. CreatePoint finds a base that
-// exists when the point does, so an overlooked point is older than the base. The objects that the base replaces are
-// deleted a day later at the earliest, by a Run that first calls honour. So they still exist, and the base is made again
-// from them. The same holds if the earlier Run was killed behind its base.
+// read the points, and before that Run creates a base that leaves versions of the point out. CreatePoint finds a base
+// that exists when the point does, so an overlooked point is older than the base. The objects that the base replaces
+// are deleted a day later at the earliest, by a Run that first calls honour. So they still exist, and the base is made
+// again from them. The same holds if the earlier Run was killed behind its base.
 func (s *Store) honour(ctx context.Context, points []Point, opts *Options, report *Report) error {
 	a, err := s.open(ctx)
 	if err != nil {
@@ -72,9 +72,10 @@ func refused(ctx context.Context, g *reader.Group, points []Point) (indexes []ui
 	return indexes, nil
 }
 
-// whole returns a group as it was before one of its bases, if all objects still exist, and if it can be read as of one of
-// the indexes. It returns nil if there is no such base.
-func whole(ctx context.Context, g *reader.Group, indexes []uint64, names map[string]bucket.Info) (*reader.Group, error) {
+// whole returns a group as it was before one of its bases, if all objects still exist, and if it can be read as of one
+// of the indexes. It returns nil if there is no such base.
+func whole(ctx context.Context, g *reader.Group, indexes []uint64, names map[string]bucket.Info) (*reader.Group,
+	error) {
 	for g.Base() != nil {
 		var err error
 		if g, err = g.BeforeBase(ctx); err != nil {

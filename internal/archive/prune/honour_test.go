@@ -96,7 +96,8 @@ func TestAPointThatIsCreatedDuringARunIsKept(t *testing.T) {
 	}
 }
 
-// A run prunes the archive after a point's indexes were determined, and before the point exists. The point is not created.
+// A run prunes the archive after a point's indexes were determined, and before the point exists. The point is not
+// created.
 func TestAPointThatWasPrunedMeanwhileIsRefused(t *testing.T) {
 	a := newAged(t)
 	a.b.fail = func(name string, _ []byte) error {

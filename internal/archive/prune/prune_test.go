@@ -302,8 +302,8 @@ func TestBlobsOfVersionsThatAreLeftOut(t *testing.T) {
 }
 
 // The segments of a group overlap, because deletes were added to its archive after a further copy. Once all of them are
-// older than the window, the group is rewritten like any other. While one of them is in the window, the report names the
-// group.
+// older than the window, the group is rewritten like any other. While one of them is in the window, the report names
+// the group.
 func TestAGroupWithAddedDeletesIsPruned(t *testing.T) {
 	a := newAged(t)
 	a.w.Roll(a.g)
@@ -372,8 +372,8 @@ func TestAGroupThatCannotBePrunedIsNamed(t *testing.T) {
 	}
 }
 
-// A piece says that a group was deleted, and no catalogue says so yet. The group's last entries are only in log objects,
-// which must stay.
+// A piece says that a group was deleted, and no catalogue says so yet. The group's last entries are only in log
+// objects, which must stay.
 func TestTheLastPiecesOfADeletedGroupStay(t *testing.T) {
 	a := newAged(t)
 	b := a.w.NewGroup("beta", 2)

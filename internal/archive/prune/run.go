@@ -31,7 +31,7 @@ type Report struct {
 	// InUse describes a reader that uses the archive, in which case nothing more was done. It is empty if there is none.
 	InUse        string   `json:"inUse,omitempty"`
 	Groups       int      `json:"groups"`             // groups that got a new base
-	Honoured     int      `json:"honoured"`           // groups whose base was made again for a point that it had overlooked
+	Honoured     int      `json:"honoured"`           // groups whose base was made again for an overlooked point
 	Forgotten    int      `json:"forgotten"`          // deleted groups whose whole history is no longer needed
 	Versions     int64    `json:"versions"`           // puts and deletes that the new bases leave out
 	Unpruned     []Left   `json:"unpruned,omitempty"` // groups that got no new base although they may need one

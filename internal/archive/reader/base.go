@@ -78,8 +78,8 @@ func (g *Group) Catalogue() (object.Catalogue, uint64) { return g.catalogue, g.n
 // Base returns the base that is in effect, or nil if there is none. The caller must not change it.
 func (g *Group) Base() *object.Base { return g.base }
 
-// BeforeBase returns the group as it is without the base that is in effect, and without later ones: an earlier base may be
-// in effect instead. Pruning may have deleted objects of it. It must be called only if Base is not nil.
+// BeforeBase returns the group as it is without the base that is in effect, and without later ones: an earlier base may
+// be in effect instead. Pruning may have deleted objects of it. It must be called only if Base is not nil.
 func (g *Group) BeforeBase(ctx context.Context) (*Group, error) {
 	before, err := g.archive.readGroup(ctx, g.UUID, g.based)
 	if err != nil {
@@ -100,8 +100,8 @@ func (g *Group) Segments() (refs []object.SegmentRef) {
 }
 
 // WalkSegments calls visit for each entry of the first n segments, together with the entry's frame, in log order and
-// each index once. Both are valid only during the call. All bytes have been checked. If visit returns an error, the walk
-// ends.
+// each index once. Both are valid only during the call. All bytes have been checked. If visit returns an error, the
+// walk ends.
 func (g *Group) WalkSegments(ctx context.Context, n int, visit func(e *format.Entry, frame []byte) error) error {
 	sources := g.sources[:n]
 	if overlap(sources) {

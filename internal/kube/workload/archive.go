@@ -173,8 +173,8 @@ func giveCredentials(template *corev1.PodTemplateSpec, secret string, keys []str
 		MountPath: credentialsDir, ReadOnly: true})
 }
 
-// giveKeys gives a pod the encryption keys of an archive as a folder of files. It does nothing if encryption is nil. The
-// hash identifies the keys.
+// giveKeys gives a pod the encryption keys of an archive as a folder of files. It does nothing if encryption is nil.
+// The hash identifies the keys.
 func giveKeys(template *corev1.PodTemplateSpec, encryption *v1alpha1.ArchiveEncryption, hash string) {
 	if encryption == nil {
 		return

@@ -132,7 +132,8 @@ func TestEncryptionKeysAreFiles(t *testing.T) {
 	archive.Spec.URL, archive.Spec.CredentialsSecretRef = "s3://backups/quotes", store.Spec.Restore.CredentialsSecretRef
 	templates := func(hash string) []corev1.PodTemplateSpec {
 		return []corev1.PodTemplateSpec{
-			ArchiveDeployment(ArchiveInput{Store: store, Archive: archive, CredentialsHash: "abc", KeysHash: hash}).Spec.Template,
+			ArchiveDeployment(ArchiveInput{Store: store, Archive: archive, CredentialsHash: "abc",
+				KeysHash: hash}).Spec.Template,
 			RestoreDeployment(RestoreInput{Store: store, CredentialsHash: "abc", KeysHash: hash}).Spec.Template}
 	}
 	for _, template := range templates("") {

@@ -20,12 +20,13 @@ import (
 const restorePointTime = 30 * 24 * time.Hour
 
 // RestoreAsArchived returns a restore of each group as it was last archived. The first source of a restore notes in the
-// archive, as a point named after the new store, which index that is in each group. So a source that starts again serves
-// the same state, although the archive has grown. The argument upTo is the time that the first source named, or zero.
+// archive, as a point named after the new store, which index that is in each group. So a source that starts again
+// serves the same state, although the archive has grown. The argument upTo is the time that the first source named, or
+// zero.
 //
-// Nothing is noted if NoUse is set, if a group is refused, or if the account may not create points. A source that starts
-// again then takes each group as of upTo, or as it was last archived if that was earlier, and so perhaps more. warn is
-// told.
+// Nothing is noted if NoUse is set, if a group is refused, or if the account may not create points. A source that
+// starts again then takes each group as of upTo, or as it was last archived if that was earlier, and so perhaps more.
+// warn is told.
 func (s Source) RestoreAsArchived(ctx context.Context, into uuid.UUID, upTo time.Time, now func() time.Time,
 	warn func(text string)) (*restore.Restore, time.Time, error) {
 	a, err := s.open(ctx)
@@ -63,7 +64,7 @@ func (s Source) RestoreAsArchived(ctx context.Context, into uuid.UUID, upTo time
 	}
 	switch err := archive.Pin(ctx, p); {
 	case errors.Is(err, prune.ErrOther):
-		return nil, upTo, fmt.Errorf("another source of the restore into %s has started at the same time: start this one again",
+		return nil, upTo, fmt.Errorf("another source of the restore into %s has started at the same time: start this again",
 			into)
 	case err != nil && ctx.Err() == nil:
 		warn(fmt.Sprintf("a source that starts again may serve a later state of some groups, because the present one could "+

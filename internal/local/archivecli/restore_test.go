@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
-// The source of a restore starts again after the archive has got older and newer entries. It serves what it served before.
+// The source of a restore starts again after the archive has got older and newer entries. It serves what it served
+// before.
 func TestASourceThatStartsAgainServesTheSameState(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.New(t, b, archivetest.SampleStore, object.Key{})
@@ -29,7 +30,8 @@ func TestASourceThatStartsAgainServesTheSameState(t *testing.T) {
 	var warned []string
 	start := func(s Source, upTo time.Time) (map[string]uint64, time.Time) {
 		t.Helper()
-		r, when, err := s.RestoreAsArchived(t.Context(), into, upTo, w.Now, func(text string) { warned = append(warned, text) })
+		r, when, err := s.RestoreAsArchived(t.Context(), into, upTo, w.Now,
+			func(text string) { warned = append(warned, text) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -105,7 +105,8 @@ func TestFlightTicketsAreSealed(t *testing.T) {
 			_, _, err = flightRows(t.Context(), dial(planner, "two"), []byte(get))
 			refused(err, codes.PermissionDenied, "[PERMISSION_DENIED] client/two may not get in group \"a\"")
 		}
-		_, _, err := flightRows(t.Context(), dial("gateway", "one"), []byte(`{"get": {"group": "c"}}`+"\x01\x00\x00\x00\x00\x00\x00\x00"))
+		_, _, err := flightRows(t.Context(), dial("gateway", "one"),
+			[]byte(`{"get": {"group": "c"}}`+"\x01\x00\x00\x00\x00\x00\x00\x00"))
 		refused(err, codes.PermissionDenied, "[PERMISSION_DENIED] ")
 		action, err := flight.NewFlightServiceClient(dial("gateway", "one")).DoAction(t.Context(),
 			&flight.Action{Type: "routing"})

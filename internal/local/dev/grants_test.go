@@ -251,7 +251,8 @@ func firstFlightPut(ctx context.Context, cc *grpc.ClientConn, to *flight.FlightD
 	}
 	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64},
 		{Name: "data", Type: arrow.BinaryTypes.LargeBinary}}, nil)
-	batch, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema, strings.NewReader(`[{"id": 1, "data": "YQ=="}]`))
+	batch, _, err := array.RecordFromJSON(memory.DefaultAllocator, schema,
+		strings.NewReader(`[{"id": 1, "data": "YQ=="}]`))
 	if err != nil {
 		return err
 	}

@@ -227,9 +227,10 @@ const answerTime = 10 * time.Second
 // coded adds a gRPC code to an error, which tells the shard how to go on:
 //
 //   - DATA_LOSS if the archive lacks something that the group held, because another attempt would not help;
-//   - ABORTED if the bucket does not let the source read an object, but answers otherwise. Other groups may be readable;
-//   - UNAVAILABLE if the bucket does not answer at all, or answers no request. This concerns all groups, as if there were
-//     no source, for which gRPC itself uses this code.
+//   - ABORTED if the bucket does not let the source read an object, but answers otherwise. Other groups may be
+//     readable;
+//   - UNAVAILABLE if the bucket does not answer at all, or answers no request. This concerns all groups, as if there
+//     were no source, for which gRPC itself uses this code.
 func (s *Server) coded(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, restore.ErrBusy):

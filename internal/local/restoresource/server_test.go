@@ -352,8 +352,8 @@ func TestABrokenGroupIsNamedAndTheOthersAreServed(t *testing.T) {
 	})
 }
 
-// If the bucket does not respond, no data is lost, so the shard tries again. It learns whether only objects of the group
-// cannot be read, or whether the bucket is away for all groups.
+// If the bucket does not respond, no data is lost, so the shard tries again. It learns whether only objects of the
+// group cannot be read, or whether the bucket is away for all groups.
 func TestABucketThatIsAwayIsToldFromAnUnreadableObject(t *testing.T) {
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		s := newSite(t, network)

@@ -46,8 +46,8 @@ func EtcdIsBehind(group placement.Group, r *Replica) bool {
 // replica on no shard and no volume, and etcd's membership, which the leader wrote, is not older than the replica's
 // own. For a group that never has more than one copy, no leader writes a membership, so nothing is deleted. A replica
 // that this process created, and that was never reported to etcd, has left if etcd wants a learner in its place,
-// because another shard created the group at the same time and reported it first. If etcd has another group of the
-// same name, or no group with the UUID of a replica whose name is unknown, only a founder that is still joining has left.
+// because another shard created the group at the same time and reported it first. If etcd has another group of the same
+// name, or no group with the UUID of a replica whose name is unknown, only a founder that is still joining has left.
 func (v *View) Left(r *Replica) bool {
 	here := v.here()
 	switch {

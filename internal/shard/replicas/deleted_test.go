@@ -50,9 +50,9 @@ func TestAReplicaWithoutAManifestLeavesItsDeletedGroup(t *testing.T) {
 	}
 }
 
-// TestAFounderWithoutANameLeavesIfNoGroupHasItsUUID checks folders of replicas that were joining when their process
-// was stopped. Such a folder shows no name. Only a founder leaves, and only if it is certain that no key in etcd is that
-// of its group.
+// TestAFounderWithoutANameLeavesIfNoGroupHasItsUUID checks folders of replicas that were joining when their process was
+// stopped. Such a folder shows no name. Only a founder leaves, and only if it is certain that no key in etcd is that of
+// its group.
 func TestAFounderWithoutANameLeavesIfNoGroupHasItsUUID(t *testing.T) {
 	founder := member.Replica{Phase: member.Joining, RaftID: 1, Founder: true}
 	foreign, member1, complete := founder, founder, founder

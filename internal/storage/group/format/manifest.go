@@ -59,7 +59,8 @@ type Manifest struct {
 }
 
 // LossEnd returns the index up to which entries are missing because a loss was accepted, or 0 if none was. The log goes
-// on behind it. A reader of another copy may have read lost entries above AcceptedThrough, if that copy had more of them.
+// on behind it. A reader of another copy may have read lost entries above AcceptedThrough, if that copy had more of
+// them.
 func (m *Manifest) LossEnd() uint64 {
 	if m.AcceptedThrough == 0 {
 		return 0
