@@ -90,8 +90,26 @@ type scene struct {
 	archive *prune.Store
 	upkeep  *Upkeep
 	opts    Options
-	owns    error // what the owner says
+	owns    owner // what the owner says
 	stop    func()
+}
+
+// owner is the answer to whether the process owns the archive. It is safe for concurrent use.
+type owner struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (o *owner) get() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+func (o *owner) set(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.err = err
 }
 
 func inScene(t *testing.T, opts Options, play func(s *scene)) {
@@ -125,7 +143,7 @@ func (s *scene) run() {
 	u := s.upkeep
 	go func() {
 		defer close(ended)
-		u.Run(ctx, s.archive, func(context.Context) error { return s.owns })
+		u.Run(ctx, s.archive, func(context.Context) error { return s.owns.get() })
 	}()
 	s.stop = func() {
 		cancel()
@@ -257,22 +275,27 @@ func TestOnlyTheOwnerChangesTheArchive(t *testing.T) {
 		s.start()
 		s.pass(4 * day)
 		other := errors.New("another archiver has taken over")
+		var mu sync.Mutex // guards foreign
 		var foreign []string
 		s.bucket.on(func(name string) error {
 			switch {
 			case strings.Contains(name, "/log/"):
-			case s.owns != nil:
+			case s.owns.get() != nil:
+				mu.Lock()
+				defer mu.Unlock()
 				foreign = append(foreign, name)
 			case strings.Contains(name, "/drop/"):
-				s.owns = other
+				s.owns.set(other)
 				time.Sleep(time.Hour) // the process is paused
 			}
 			return nil
 		})
 		s.pass(4 * day)
-		if s.owns == nil || len(foreign) > 0 {
-			s.Errorf("%v, it changed %q", s.owns, foreign)
+		mu.Lock()
+		if s.owns.get() == nil || len(foreign) > 0 {
+			s.Errorf("%v, it changed %q", s.owns.get(), foreign)
 		}
+		mu.Unlock()
 		before := s.points()
 		st := s.upkeep.Status()
 		if !strings.Contains(st.PointError, other.Error()) || !strings.Contains(st.PruneError, other.Error()) ||
@@ -280,7 +303,7 @@ func TestOnlyTheOwnerChangesTheArchive(t *testing.T) {
 			s.Errorf("%+v", st)
 		}
 		s.bucket.on(nil)
-		s.owns = nil
+		s.owns.set(nil)
 		s.pass(2 * time.Hour)
 		st = s.upkeep.Status()
 		if st.PointError != "" || st.PruneError != "" || len(s.points()) == 0 || slices.Equal(s.points(), before) {
