@@ -148,7 +148,7 @@ type Gateway struct {
 	calls atomic.Int64 // number of calls in progress
 	bytes atomic.Int64 // bytes of requests in progress
 
-	answers answers
+	answers *message.Budget
 	streams sync.WaitGroup // waits for the handlers of streams
 
 	cancel  context.CancelFunc // cancels the watch
@@ -198,7 +198,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 		cfg: cfg, listener: listener, taken: descriptors.Listen(listener, cfg.Logger),
 		health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
 		pace:     routing.Pace{First: pauseFirst, Most: pauseMax, Patience: callTimeout, Reserve: reserveMax},
-		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
+		stopping: make(chan struct{}), answers: newAnswers(cfg.Limits.AnswerBytesMax),
 		router: newRouter(cfg),
 	}
 	if g.metrics, err = newMetrics(g, floods); err != nil {

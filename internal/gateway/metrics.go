@@ -51,7 +51,7 @@ func newMetrics(g *Gateway, floods *ratelimit.Guard) (*metrics, error) {
 			return float64(g.bytes.Load())
 		}),
 		gauge("sheaf_gateway_answer_bytes", "Data of answers being handed on, or not taken by their callers yet.",
-			func() float64 { return float64(g.answers.used.Load()) }),
+			func() float64 { return float64(g.answers.Used()) }),
 		gauge("sheaf_gateway_routing_epoch", "Revision of the routing in use; 0: none.", func() float64 {
 			return float64(g.epoch())
 		}),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,29 +27,18 @@ var (
 	bidiDesc     = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 )
 
-// answers bounds the memory held for responses that are forwarded. It implements message.Allowance.
-type answers struct {
-	limit int64
-	used  atomic.Int64
+// newAnswers returns the budget of memory held for responses that are forwarded.
+func newAnswers(limit int64) *message.Budget {
+	return message.NewBudget(limit, func(limit int64) error {
+		return overloaded("the gateway is at its limit of %d bytes of answers; wait and try again", limit)
+	})
 }
-
-// Take implements message.Allowance.
-func (a *answers) Take(n, have int64) error {
-	if used := a.used.Add(n); used > a.limit && used != have+n {
-		a.used.Add(-n)
-		return overloaded("the gateway is at its limit of %d bytes of answers; wait and try again", a.limit)
-	}
-	return nil
-}
-
-// Add implements message.Allowance.
-func (a *answers) Add(n int64) { a.used.Add(n) }
 
 // sendWithin runs the handler of a stream and counts the memory that the handler holds for responses. It aborts the
 // stream if one message takes longer than sendTimeout, or if the gateway stops while the stream is idle. The handler
 // returns when the stream is aborted.
 func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
-	out := message.NewStream(stream, codec{}, &g.answers, sendTimeout)
+	out := message.NewStream(stream, codec{}, g.answers, sendTimeout)
 	ended := make(chan error, 1)
 	g.streams.Go(func() {
 		err := handle(out)

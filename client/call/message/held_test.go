@@ -3,7 +3,6 @@ package message
 import (
 	"errors"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,25 +12,11 @@ import (
 
 var errFull = errors.New("full")
 
-// limitedAllowance is an allowance with a limit in bytes.
-type limitedAllowance struct {
-	limit int64
-	used  atomic.Int64
-}
+func newBudget(limit int64) *Budget { return NewBudget(limit, func(int64) error { return errFull }) }
 
-func (l *limitedAllowance) Take(n, have int64) error {
-	if used := l.used.Add(n); used > l.limit && used != have+n {
-		l.used.Add(-n)
-		return errFull
-	}
-	return nil
-}
-
-func (l *limitedAllowance) Add(n int64) { l.used.Add(n) }
-
-func (l *limitedAllowance) is(t *testing.T, n int64) {
+func wantUsed(t *testing.T, b *Budget, n int64) {
 	t.Helper()
-	if used := l.used.Load(); used != n {
+	if used := b.Used(); used != n {
 		t.Fatalf("%d bytes are taken, want %d", used, n)
 	}
 }
@@ -47,16 +32,16 @@ func encode(t *testing.T, h *Held, n int) mem.BufferSlice {
 }
 
 func TestHeldCountsLargerOfRequestedAndEncodedSize(t *testing.T) {
-	l := &limitedAllowance{limit: 10 << 20}
+	l := newBudget(10 << 20)
 	h := &Held{from: l}
 	if err := h.Ask(3 << 20); err != nil {
 		t.Fatal(err)
 	}
-	l.is(t, 3<<20)
+	wantUsed(t, l, 3<<20)
 	first, second := encode(t, h, 1<<20-100), encode(t, h, 1<<20-100)
-	l.is(t, 3<<20)
+	wantUsed(t, l, 3<<20)
 	third := encode(t, h, 1<<20+1)
-	l.is(t, 4<<20)
+	wantUsed(t, l, 4<<20)
 	if err := h.More(20 << 20); err != nil {
 		t.Fatalf("the only one is refused: %v", err)
 	}
@@ -69,32 +54,32 @@ func TestHeldCountsLargerOfRequestedAndEncodedSize(t *testing.T) {
 	}
 	first.Free()
 	h.end(false)
-	l.is(t, 3<<20)
+	wantUsed(t, l, 3<<20)
 	second.Free()
 	third.Free()
-	l.is(t, 0)
+	wantUsed(t, l, 0)
 	small := encode(t, h, 1000)
-	l.is(t, 0)
+	wantUsed(t, l, 0)
 	small.Free()
 }
 
 func TestDroppedStreamIsReleasedOnce(t *testing.T) {
-	l := &limitedAllowance{limit: 10 << 20}
+	l := newBudget(10 << 20)
 	h := &Held{from: l}
 	if err := h.Ask(1 << 20); err != nil {
 		t.Fatal(err)
 	}
 	bufs := encode(t, h, 3<<20)
 	h.end(true)
-	l.is(t, 0)
+	wantUsed(t, l, 0)
 	bufs.Free()
-	l.is(t, 0)
+	wantUsed(t, l, 0)
 }
 
 // If gRPC drops a message without releasing it, as it does when a connection breaks, the message's bytes return to
 // the allowance after a garbage collection.
 func TestForgottenMessageIsReleased(t *testing.T) {
-	l := &limitedAllowance{limit: 10 << 20}
+	l := newBudget(10 << 20)
 	h := &Held{from: l}
 	_ = encode(t, h, 1<<20-100)
 	h.end(false)
@@ -110,10 +95,10 @@ func TestForgottenMessageIsReleased(t *testing.T) {
 // The buffer that detects the release does not change a message's encoding. A receiver that works like gRPC's frees
 // this buffer together with the message.
 func TestCountedMessageHasSameEncoding(t *testing.T) {
-	l := &limitedAllowance{limit: 10 << 20}
+	l := newBudget(10 << 20)
 	h := &Held{from: l}
 	bufs := encode(t, h, 100_000)
-	l.is(t, 128<<10)
+	wantUsed(t, l, 128<<10)
 	n := bufs.Len()
 	reader := bufs.Reader()
 	bufs.Free()
@@ -135,5 +120,5 @@ func TestCountedMessageHasSameEncoding(t *testing.T) {
 	if err := reader.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l.is(t, 0)
+	wantUsed(t, l, 0)
 }

@@ -56,7 +56,7 @@ func (s *Server) dispatch(ctx context.Context, w *write) error {
 		w.bytes = 0
 		return err
 	}
-	if err := s.bytes.take(w.bytes); err != nil {
+	if err := s.bytes.Take(w.bytes, 0); err != nil {
 		w.bytes = 0
 		w.reserved.Done(true)
 		return err
@@ -89,7 +89,7 @@ func (s *Server) retry(ctx context.Context, g Group, w replica.Write, pending *r
 // finish waits for the outcome of a write that dispatch has passed to its group.
 func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 	result, err := w.pending.Wait(ctx)
-	s.bytes.give(w.bytes)
+	s.bytes.Add(-w.bytes)
 	if w.span != nil {
 		s.endSpan(ctx, w, result.Sync, err)
 	}

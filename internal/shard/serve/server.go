@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,9 +62,9 @@ type Server struct {
 	shard   Replicas
 	metrics *callMetrics
 
-	calls   gauge // calls in progress
-	bytes   gauge // bytes of data in writes in progress
-	answers gauge // memory of responses that are being prepared or that callers have not read yet
+	calls   *message.Budget // calls in progress
+	bytes   *message.Budget // bytes of data in writes in progress
+	answers *message.Budget // memory of responses that are being prepared or that callers have not read yet
 	reading *turns
 	scans   scanCloser
 
@@ -79,9 +78,9 @@ type Server struct {
 func New(opts Options, shard Replicas) *Server {
 	s := &Server{
 		opts: opts, shard: shard, metrics: newCallMetrics(opts.SlowCallMin),
-		calls:   newGauge("calls", int64(opts.CallsMax)),
-		bytes:   newGauge("bytes in flight", opts.BytesInFlightMax),
-		answers: newGauge("bytes of answers", opts.AnswerBytesMax),
+		calls:   newBudget("calls", int64(opts.CallsMax)),
+		bytes:   newBudget("bytes in flight", opts.BytesInFlightMax),
+		answers: newBudget("bytes of answers", opts.AnswerBytesMax),
 		reading: newTurns(opts.ScansReadingMax), scans: scanCloser{ended: map[scanKey]time.Time{}},
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
@@ -112,13 +111,13 @@ func (s *Server) isStopping() bool { return s.stopping.Err() != nil }
 func (s *Server) Wait() { s.streams.Wait() }
 
 // Calls returns the number of calls in progress.
-func (s *Server) Calls() int64 { return s.calls.used.Load() }
+func (s *Server) Calls() int64 { return s.calls.Used() }
 
 // BytesInFlight returns the bytes of data in writes in progress.
-func (s *Server) BytesInFlight() int64 { return s.bytes.used.Load() }
+func (s *Server) BytesInFlight() int64 { return s.bytes.Used() }
 
 // AnswerBytes returns the memory held for responses, in bytes.
-func (s *Server) AnswerBytes() int64 { return s.answers.used.Load() }
+func (s *Server) AnswerBytes() int64 { return s.answers.Used() }
 
 // ExpireScans closes the snapshots of scans that were read to the end more than grace ago. Call it regularly.
 func (s *Server) ExpireScans(grace time.Duration) { s.scans.expire(grace) }
@@ -149,12 +148,12 @@ func (s *Server) begin() error {
 	if s.isStopping() {
 		return answer.Stopping()
 	}
-	if err := s.calls.take(1); err != nil {
+	if err := s.calls.Take(1, 0); err != nil {
 		return err
 	}
 	// If the shard has begun to stop in the meantime, it may not wait for this call any more, so the call is refused.
 	if s.isStopping() {
-		s.calls.give(1)
+		s.calls.Add(-1)
 		return answer.Stopping()
 	}
 	return nil
@@ -163,7 +162,7 @@ func (s *Server) begin() error {
 // endCall ends a call and counts it. It must be deferred, because it also recovers from a panic, so that a single
 // call cannot crash the process.
 func (s *Server) endCall(c *running, err *error) {
-	s.calls.give(1)
+	s.calls.Add(-1)
 	if p := recover(); p != nil {
 		*err = s.panicked(c.method, p)
 	}
@@ -272,45 +271,15 @@ const (
 	smallerChunks  = "send chunks of at most 1 MiB"
 )
 
-// gauge bounds the amount of a resource in use. It is safe for concurrent use.
-type gauge struct {
-	what  string
-	limit int64
-	used  *atomic.Int64
+// newBudget returns a budget that refuses with OVERLOADED.
+func newBudget(what string, limit int64) *message.Budget {
+	return message.NewBudget(limit, func(limit int64) error { return answer.Overloaded(what, limit) })
 }
-
-func newGauge(what string, limit int64) gauge {
-	return gauge{what: what, limit: limit, used: new(atomic.Int64)}
-}
-
-// take takes an amount of the resource. It returns OVERLOADED if that would exceed the limit. If nothing is taken at
-// the moment, it admits any amount, so that no caller is refused indefinitely.
-func (g *gauge) take(n int64) error { return g.Take(n, 0) }
-
-// Take implements message.Allowance. It does the same as the method take, for a caller that already holds an amount,
-// which is passed as have.
-func (g *gauge) Take(n, have int64) error {
-	// An amount that is refused is never counted, because others would be refused for it.
-	for {
-		used := g.used.Load()
-		if used+n > g.limit && used != have {
-			return answer.Overloaded(g.what, g.limit)
-		}
-		if g.used.CompareAndSwap(used, used+n) {
-			return nil
-		}
-	}
-}
-
-// Add implements message.Allowance.
-func (g *gauge) Add(n int64) { g.used.Add(n) }
-
-func (g *gauge) give(n int64) { g.used.Add(-n) }
 
 // StreamAnswers returns the response memory that streams may use. The rest is reserved for Get, whose responses are
 // short-lived, because callers that do not read their streams must not keep others from reading a record.
 func (s *Server) StreamAnswers() message.Allowance {
-	return &gauge{what: s.answers.what, limit: s.answers.limit - s.answers.limit/getShare, used: s.answers.used}
+	return s.answers.Within(s.opts.AnswerBytesMax - s.opts.AnswerBytesMax/getShare)
 }
 
 // getShare is a divisor: the response memory divided by getShare is reserved for Get.

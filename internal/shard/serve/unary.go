@@ -102,7 +102,7 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 	}
 	moved = movedOf(&rec)
 	size := int64(len(rec.Data))
-	if err := s.answers.take(size); err != nil {
+	if err := s.answers.Take(size, 0); err != nil {
 		return nil, err
 	}
 	c.taken = size
@@ -117,7 +117,7 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 
 // giveBack releases the response memory that the call has reserved.
 func (c *getCall) giveBack() {
-	c.server.answers.give(c.taken)
+	c.server.answers.Add(-c.taken)
 	c.taken = 0
 }
 

@@ -147,7 +147,7 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	}
 	u.sum = crc32.Update(u.sum, crc32c.Table, chunk)
 	if u.blob == nil && len(u.data)+len(chunk) <= format.DataBytesMax {
-		if err := u.server.bytes.take(int64(len(chunk))); err != nil {
+		if err := u.server.bytes.Take(int64(len(chunk)), 0); err != nil {
 			return err
 		}
 		u.write.bytes += int64(len(chunk))
@@ -246,7 +246,7 @@ func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
 }
 
 func (u *upload) release() {
-	u.server.bytes.give(u.write.bytes)
+	u.server.bytes.Add(-u.write.bytes)
 	u.write.bytes = 0
 }
 
