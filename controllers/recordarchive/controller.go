@@ -5,7 +5,6 @@ package recordarchive
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -33,6 +32,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
 
@@ -185,43 +185,18 @@ func readKeys(ctx context.Context, live client.Reader, seen *observed) (out step
 // certificate.
 func ensureCertificate(ctx context.Context, keeper *trust.Keeper, seen *observed) step.Outcome {
 	store := seen.store
-	if keeper == nil || !workload.HasTLS(store) {
-		return step.Complete()
+	issued := trust.Issue(ctx, keeper, store, "the archiver", func(of identity.Store) []trust.Leaf {
+		return []trust.Leaf{trust.ArchiveLeaf(of, store, seen.archive)}
+	})
+	if keeper == nil || !workload.HasTLS(store) || !issued.IsComplete() {
+		return issued
 	}
-	if store.Status.TLS.Bundle == "" {
-		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet", store.Name),
-			step.PauseShort)
-	}
-	as, err := keeper.Authorities(ctx, store)
-	switch {
-	case errors.Is(err, trust.ErrNoAuthority), errors.Is(err, trust.ErrOtherAuthority):
-		return step.Wait("NoAuthority", fmt.Sprintf(
-			"the certificate of the archiver is not made: %v. Condition Certificates of RecordStore %s says what to do",
-			err, store.Name), step.PauseShort)
-	case err != nil:
-		return step.Retry(err)
-	}
-	of, err := trust.StoreIdentity(store)
-	if err != nil {
-		return step.Retry(err)
-	}
-	err = keeper.Ensure(ctx, store, as, trust.ArchiveLeaf(of, store, seen.archive))
-	var trouble *trust.SourceError
-	switch {
-	case errors.As(err, &trouble): // the archiver keeps its present certificate
-		return step.Wait(trouble.Reason, trouble.Message, step.PauseShort)
-	case errors.Is(err, trust.ErrLater):
-		return step.Wait("NotTrustedYet", err.Error(), step.PauseShort)
-	case errors.Is(err, trust.ErrNotOurs):
-		return step.Fail("SecretTaken", err.Error())
-	case err != nil:
-		return step.Retry(err)
-	case keeper.Pairs(store.Namespace, workload.ArchiveTLS(store.Name)) == [sha256.Size]byte{}:
+	if keeper.Pairs(store.Namespace, workload.ArchiveTLS(store.Name)) == [sha256.Size]byte{} {
 		return step.Fail(fleet.ReasonSecretMissing, fmt.Sprintf("there is no Secret %sarchive with the certificate of the "+
 			"archiver, which spec.tls.provided of RecordStore %s asks for: make it", store.Spec.TLS.Provided.SecretPrefix,
 			store.Name))
 	}
-	return step.Complete()
+	return issued
 }
 
 // applyDeployment applies the Deployment of the archive.
