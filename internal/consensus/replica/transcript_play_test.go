@@ -33,6 +33,7 @@ type play struct {
 	out      *strings.Builder
 	faults   map[string]error // the error of each log operation that must fail
 	held     chan struct{}    // release closes this channel; if it is nil, syncs are not delayed
+	entering chan struct{}    // enter closes this channel; if it is nil, rounds are not delayed
 	waits    []waiting
 	named    int
 	question []byte // the context of the last heartbeat that was sent
@@ -106,45 +107,74 @@ func (p *play) answers() {
 	p.waits = left
 }
 
-func (p *play) wait(name string, answer func() (string, bool)) {
+// enter passes an input to the replica by the function call, and waits until the replica is idle. A round that the input
+// requests begins only after the function record has returned. So record can register a call that awaits an answer, or
+// write what the call has returned. Without this order, the round could end first.
+func (p *play) enter(call, record func()) {
 	p.mu.Lock()
-	p.waits = append(p.waits, waiting{name, answer})
+	entering := make(chan struct{})
+	p.entering = entering
 	p.mu.Unlock()
+	call()
+	synctest.Wait() // a round that did not wait would end here
+	record()
+	p.mu.Lock()
+	p.entering = nil
+	p.mu.Unlock()
+	close(entering)
 	synctest.Wait()
+}
+
+// await registers a call that awaits an answer.
+func (p *play) await(name string, answer func() (string, bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.answers()
+	p.waits = append(p.waits, waiting{name, answer})
+}
+
+func (p *play) waitUntilEntered() {
+	p.mu.Lock()
+	entering := p.entering
+	p.mu.Unlock()
+	if entering != nil {
+		<-entering
+	}
 }
 
 func (p *play) write(w write) {
 	p.named++
 	name := fmt.Sprintf("write %d", p.named)
 	p.input("%s", name)
-	one := p.r.Propose(w.Write)
-	p.wait(name, func() (string, bool) {
-		select {
-		case <-one.Done():
-			result, err := one.Wait(p.t.Context())
-			return fmt.Sprintf("index %d, repeated %v, error %v", result.Index, result.Repeated, err), true
-		default:
-			return "", false
-		}
+	var one *Pending
+	p.enter(func() { one = p.r.Propose(w.Write) }, func() {
+		p.await(name, func() (string, bool) {
+			select {
+			case <-one.Done():
+				result, err := one.Wait(p.t.Context())
+				return fmt.Sprintf("index %d, repeated %v, error %v", result.Index, result.Repeated, err), true
+			default:
+				return "", false
+			}
+		})
 	})
 }
 
 func (p *play) read() {
 	p.input("read")
 	one := &reader{done: make(chan error, 1)}
-	_, err := p.r.addReader(one)
-	ok(p.t, err)
-	p.r.seat.Schedule()
-	p.wait("read", func() (string, bool) {
-		select {
-		case err := <-one.done:
-			return fmt.Sprintf("error %v", err), true
-		default:
-			return "", false
-		}
+	p.enter(func() {
+		_, err := p.r.addReader(one)
+		ok(p.t, err)
+		p.r.seat.Schedule()
+	}, func() {
+		p.await("read", func() (string, bool) {
+			select {
+			case err := <-one.done:
+				return fmt.Sprintf("error %v", err), true
+			default:
+				return "", false
+			}
+		})
 	})
 }
 
@@ -154,15 +184,18 @@ func (p *play) change(changes ...*raftpb.ConfChangeSingle) {
 	data, err := proto.Marshal(wanted)
 	ok(p.t, err)
 	one := &memberChange{data: data, done: make(chan struct{})}
-	ok(p.t, p.r.beginChange(one, wanted))
-	p.r.seat.Schedule()
-	p.wait("membership change", func() (string, bool) {
-		select {
-		case <-one.done:
-			return fmt.Sprintf("error %v", one.err), true
-		default:
-			return "", false
-		}
+	p.enter(func() {
+		ok(p.t, p.r.beginChange(one, wanted))
+		p.r.seat.Schedule()
+	}, func() {
+		p.await("membership change", func() (string, bool) {
+			select {
+			case <-one.done:
+				return fmt.Sprintf("error %v", one.err), true
+			default:
+				return "", false
+			}
+		})
 	})
 }
 
@@ -229,10 +262,12 @@ func (p *play) step(kind raftpb.MessageType, from uint64, fill func(m *raftpb.Me
 	m := &raftpb.Message{Type: kind.Enum(), From: new(from), To: new(uint64(1)), Term: new(p.r.Status().Term)}
 	fill(m)
 	p.input("%s", describe(m))
-	if err := p.r.Step(m); err != nil {
-		p.note("refuses the message: %v", err)
-	}
-	synctest.Wait()
+	var err error
+	p.enter(func() { err = p.r.Step(m) }, func() {
+		if err != nil {
+			p.note("refuses the message: %v", err)
+		}
+	})
 }
 
 // lead makes the replica the leader of term 2, whose first entry is committed.
@@ -334,6 +369,7 @@ type playRunner struct {
 }
 
 func (r playRunner) Round() {
+	r.play.waitUntilEntered()
 	r.play.note("round")
 	r.runner.Round()
 	r.play.note("round ends")
