@@ -110,7 +110,7 @@ func keepUp(ctx context.Context, u *upkeep.Upkeep, archive *prune.Store, a *arch
 		select {
 		case <-ctx.Done():
 		case <-a.Begun():
-			u.Run(ctx, archive, a.Owns)
+			u.Run(ctx, archive, a)
 		}
 	}()
 	return func() {

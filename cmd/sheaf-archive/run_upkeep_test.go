@@ -21,6 +21,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/archivetest"
 )
 
+// archiverOfAll implements upkeep.Archiver for an archive that nobody else writes.
+type archiverOfAll struct{}
+
+func (archiverOfAll) Owns(context.Context) error  { return nil }
+func (archiverOfAll) Cover(context.Context) error { return nil }
+
 func TestWrongArgumentsOfUpkeep(t *testing.T) {
 	folder := "file://" + filepath.Join(t.TempDir(), "archive")
 	for name, c := range map[string]struct {
@@ -94,7 +100,7 @@ func TestUpkeepIsReported(t *testing.T) {
 		}
 		stop()
 		ctx, cancel := context.WithCancel(t.Context())
-		go p.upkeep.Run(ctx, archive, func(context.Context) error { return nil })
+		go p.upkeep.Run(ctx, archive, archiverOfAll{})
 		time.Sleep(90 * time.Minute)
 		synctest.Wait()
 		r := p.report().Upkeep

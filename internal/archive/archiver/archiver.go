@@ -7,12 +7,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/archive/bucket"
 )
 
 // Archiver keeps the archive of one store. Only the goroutine that calls Run uses its fields, except board, begun,
-// copies and names, which other goroutines use as well.
+// copies, covers and names, which other goroutines use as well.
 type Archiver struct {
 	opts    Options
 	limits  limits
@@ -30,6 +29,8 @@ type Archiver struct {
 	pending  int64                                // size in bytes of the new entries in memory, for all groups together
 	names    atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
 	begun    chan struct{}                        // closed when start has returned
+	covers   covers
+	serving  []chan struct{} // the calls of Cover that are being served
 }
 
 // New returns an archiver. It does nothing until Run is called.
@@ -49,7 +50,7 @@ func newArchiver(opts Options, limits limits) *Archiver {
 		board: &a.board, log: opts.Log,
 	}
 	a.chain.objects, a.chain.writer = a.objects, uuid.New()
-	a.copies.signal = make(chan struct{}, 1)
+	a.copies.signal, a.covers.signal = make(chan struct{}, 1), make(chan struct{}, 1)
 	return a
 }
 
@@ -93,7 +94,7 @@ func (a *Archiver) Run(ctx context.Context) error {
 			return err
 		}
 		a.publish()
-		if !backoff.Sleep(ctx, max(time.Until(next), time.Millisecond)) {
+		if !a.pause(ctx, max(time.Until(next), time.Millisecond)) {
 			return context.Cause(ctx)
 		}
 	}

@@ -59,13 +59,14 @@ func (a *Archiver) noteHoles(ctx context.Context) error {
 }
 
 // toNote returns the groups that get a piece in the next log object, ordered by id. These are all groups with new
-// entries, together with groups that have had no piece for a long time. The result more is true if new entries remain
-// for another log object. If no group has new entries and the last log object is recent, toNote returns none.
+// entries and those for which Cover waits, together with groups that have had no piece for a long time. The result more
+// is true if some of the former remain for another log object. If there are none of them, and the last log object is
+// recent, toNote returns none.
 func (a *Archiver) toNote(now time.Time) (noted []*group, more bool) {
 	var quiet []*group
 	for _, g := range a.groups {
 		switch {
-		case g.isUrgent():
+		case g.isUrgent(), g.cover == coverRead && len(g.fresh) == 0 && !g.gone:
 			noted = append(noted, g)
 		case len(g.fresh) == 0 && !g.gone && now.Sub(g.notedAt) >= a.opts.Idle && g.readAt.After(g.notedAt):
 			quiet = append(quiet, g)
@@ -165,6 +166,9 @@ func (g *group) noted(p *object.Piece, l loose) {
 	g.marked, g.isMarked, g.notedAt, g.newHoles = p.Through, true, l.at, nil
 	if p.ReadAt != 0 {
 		g.readNoted = time.Unix(0, p.ReadAt)
+		if g.cover == coverRead {
+			g.cover = coverNoted
+		}
 	}
 	if len(g.fresh) == 0 {
 		g.news, g.goneNoted = nil, p.Gone

@@ -46,6 +46,7 @@ type group struct {
 	gone         bool
 	goneNoted    bool // a piece or a catalogue records that the group is gone
 
+	cover     covering // for calls of Cover
 	catchUp   catchUp
 	copyAfter time.Time // when to try again to copy the group after a failure
 
@@ -124,7 +125,7 @@ func (g *group) addHole(after, to uint64) {
 // forget drops the new entries in memory, so that the next round requests them from the source again. The rest of this
 // round must not add any entry, because those before it would be missing.
 func (g *group) forget() {
-	g.news, g.skipped = nil, true
+	g.news, g.skipped, g.cover = nil, true, coverUnread
 	g.next, g.readAt = max(g.covered(), g.freshThrough), time.Time{}
 }
 

@@ -16,6 +16,7 @@ import (
 // round requests the new entries of all groups from the source once, and archives them. It returns an error only if
 // the archiver must end.
 func (a *Archiver) round(ctx context.Context) error {
+	a.beginCover()
 	marks := make(map[uuid.UUID]uint64, len(a.groups))
 	for id, g := range a.groups {
 		g.skipped = false
@@ -47,6 +48,7 @@ func (a *Archiver) round(ctx context.Context) error {
 	if err := a.cut(ctx); err != nil {
 		return err
 	}
+	a.endCover()
 	a.wantAgain(time.Now())
 	return nil
 }
@@ -89,8 +91,11 @@ func (a *Archiver) take(ctx context.Context, news *News) error {
 		a.skip(g.id, fmt.Errorf("group %s: %w", g.name, err))
 		return nil
 	}
-	if !news.More && news.Through <= g.next && news.ReadAt.After(g.readAt) {
+	if !news.More && news.Through <= g.next && !news.ReadAt.Before(g.readAt) {
 		g.readAt = news.ReadAt
+		if len(a.serving) > 0 && g.cover == coverUnread {
+			g.cover = coverRead
+		}
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ const (
 	// pruneMax and pointMax limit the duration of one attempt.
 	pruneMax = 12 * time.Hour
 	pointMax = time.Hour
+	// coverMax limits how long a point that others want waits until all groups are archived up to now. Meanwhile, nothing
+	// else is done.
+	coverMax = 2 * time.Minute
 	// look is the longest sleep. Timers stand still while a machine is suspended.
 	look = time.Minute
 )
@@ -56,9 +59,10 @@ type Upkeep struct {
 	nextPoint   time.Time // when the points are read again, and a point is made if one is due
 	pointFailed int       // number of attempts to do so that failed, one after another
 	nextPrune   time.Time
-	nextNamed   time.Time     // when what is wanted is read again
-	namedFailed int           // number of attempts to fulfil it that failed, one after another
-	facts       []object.Fact // what is stored in new points
+	nextNamed   time.Time                       // when what is wanted is read again
+	namedFailed int                             // number of attempts to fulfil it that failed, one after another
+	facts       []object.Fact                   // what is stored in new points
+	cover       func(ctx context.Context) error // Archiver.Cover
 }
 
 // New returns an Upkeep. It does nothing until Run is called.
@@ -75,11 +79,19 @@ func (u *Upkeep) Options() Options { return u.opts }
 // Status returns what was done so far. It is safe for concurrent use.
 func (u *Upkeep) Status() Status { return u.board.read() }
 
-// Run makes points and prunes until ctx ends. The function owns returns an error unless the process still writes the
-// archive; it is called before the archive is changed. Only one Run of an Upkeep may be active.
-func (u *Upkeep) Run(ctx context.Context, archive *prune.Store, owns func(ctx context.Context) error) {
+// Archiver is the archiver that writes the archive.
+type Archiver interface {
+	// Owns returns an error unless the process still writes the archive. It is called before the archive is changed.
+	Owns(ctx context.Context) error
+	// Cover returns when the objects of the archive say of each group that it is archived up to a time after the call. It
+	// returns an error if ctx ends earlier.
+	Cover(ctx context.Context) error
+}
+
+// Run makes points and prunes, beside the archiver a, until ctx ends. Only one Run of an Upkeep may be active.
+func (u *Upkeep) Run(ctx context.Context, archive *prune.Store, a Archiver) {
 	fenced := *archive
-	fenced.Bucket = &fence{Bucket: archive.Bucket, owns: owns}
+	fenced.Bucket, u.cover = &fence{Bucket: archive.Bucket, owns: a.Owns}, a.Cover
 	if u.nextPrune.IsZero() {
 		u.nextPrune = wall().Add(pruneFirst)
 	}

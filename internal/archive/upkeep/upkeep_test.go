@@ -85,12 +85,14 @@ func (c *clocked) Delete(ctx context.Context, name string) error {
 type scene struct {
 	*testing.T
 	bucket  *clocked
+	writing sync.Mutex // guards the writer and the group
 	writer  *archivetest.Writer
 	group   *archivetest.Group
 	archive *prune.Store
 	upkeep  *Upkeep
 	opts    Options
 	owns    owner // what the owner says
+	covers  owner // what the archiver says about Cover; if it is nil, Cover archives the group
 	stop    func()
 }
 
@@ -136,6 +138,28 @@ func (s *scene) start() {
 	s.run()
 }
 
+// log writes the group, and creates a log object.
+func (s *scene) log() {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.writer.Wait(int64(time.Since(s.writer.Now()) / time.Second))
+	s.group.Put(1, "data")
+	s.writer.Log(s.group)
+}
+
+// archiver implements Archiver.
+type archiver struct{ s *scene }
+
+func (a archiver) Owns(context.Context) error { return a.s.owns.get() }
+
+func (a archiver) Cover(context.Context) error {
+	if err := a.s.covers.get(); err != nil {
+		return err
+	}
+	a.s.log()
+	return nil
+}
+
 // run starts the next archiver of the process.
 func (s *scene) run() {
 	ctx, cancel := context.WithCancel(s.Context())
@@ -143,7 +167,7 @@ func (s *scene) run() {
 	u := s.upkeep
 	go func() {
 		defer close(ended)
-		u.Run(ctx, s.archive, func(context.Context) error { return s.owns.get() })
+		u.Run(ctx, s.archive, archiver{s})
 	}()
 	s.stop = func() {
 		cancel()
@@ -156,9 +180,7 @@ func (s *scene) run() {
 func (s *scene) pass(d time.Duration) {
 	for until := time.Now().Add(d); time.Now().Before(until); {
 		time.Sleep(min(time.Hour, time.Until(until)))
-		s.writer.Wait(int64(time.Since(s.writer.Now()) / time.Second))
-		s.group.Put(1, "data")
-		s.writer.Log(s.group)
+		s.log()
 		synctest.Wait()
 	}
 }
@@ -329,13 +351,14 @@ func TestWantedPoints(t *testing.T) {
 	}}, func(s *scene) {
 		s.start()
 		s.pass(time.Hour)
-		until := time.Now().Add(90 * day)
+		until, wanted := time.Now().Add(90*day), time.Now()
 		facts := []object.Fact{{Name: "RecordStore/quotes", YAML: "kind: RecordStore\n"}}
 		want(Wanted{Facts: facts, Points: []WantedPoint{{Name: "a", Until: until}, {Name: "b"}}}, nil)
 		s.pass(time.Minute)
 		s.want("wanted", "a", "b")
 		points, err := s.archive.Points(s.Context())
-		if err != nil || points[0].Until != until.UnixNano() || points[0].Made != object.MadeByHand ||
+		if err != nil || points[0].Time < wanted.UnixNano() || points[0].Until != until.UnixNano() ||
+			points[0].Made != object.MadeByHand ||
 			!slices.Equal(points[0].Facts, facts) {
 			s.Errorf("%v, %+v", err, points)
 		}
@@ -365,7 +388,14 @@ func TestWantedPoints(t *testing.T) {
 			s.Errorf("%+v", st)
 		}
 		s.bucket.on(nil)
+		s.covers.set(errors.New("group x does not answer"))
 		want(Wanted{Facts: facts, Points: []WantedPoint{{Name: "c"}, {Name: "d"}}}, nil)
+		s.pass(20 * time.Minute)
+		s.want("c would lack what was just acknowledged", "b", "d")
+		if st = s.upkeep.Status(); st.Named["c"].Error != "point c: group x does not answer" {
+			s.Errorf("%+v", st)
+		}
+		s.covers.set(nil)
 		s.pass(20 * time.Minute)
 		if st = s.upkeep.Status(); st.Named["c"].Time.IsZero() || st.Named["c"].Error != "" || st.WantedError != "" {
 			s.Errorf("%+v", st)

@@ -104,6 +104,14 @@ func (u *Upkeep) fulfil(ctx context.Context, archive *prune.Store, w *Wanted, no
 	return errors.Join(failed...)
 }
 
+// coverAll makes the archive complete up to now. A point that is made afterwards has everything that was acknowledged
+// before the point was wanted.
+func (u *Upkeep) coverAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, coverMax)
+	defer cancel()
+	return u.cover(ctx)
+}
+
 // settle makes or drops one point, unless that was done before.
 func (u *Upkeep) settle(ctx context.Context, archive *prune.Store, points []prune.Point, p WantedPoint, now time.Time) (
 	is Named, err error) {
@@ -120,6 +128,9 @@ func (u *Upkeep) settle(ctx context.Context, archive *prune.Store, points []prun
 		return Named{Dropped: true}, fmt.Errorf("a point %s was made and deleted before: choose another name", p.Name)
 	case exists:
 		return Named{Time: time.Unix(0, points[at].Time)}, nil
+	}
+	if err := u.coverAll(ctx); err != nil {
+		return Named{}, fmt.Errorf("point %s: %w", p.Name, err)
 	}
 	made, err := archive.CreatePoint(ctx, prune.PointSpec{Name: p.Name, Until: p.Until, Made: object.MadeByHand,
 		Facts: u.facts}, now)
