@@ -46,6 +46,8 @@ type Restore struct {
 	// First names groups, at most FirstMax. Each shard installs those of them that it has to install before its other
 	// groups, in this order. A group that cannot be installed at the moment does not delay the others.
 	First []string `json:"first,omitempty"`
+	// Writes says from when on restored groups accept writes. An empty string means WritesRedundant.
+	Writes RestoredWrites `json:"writes,omitempty"`
 }
 
 // FirstMax is the maximum length of Restore.First.
@@ -74,7 +76,7 @@ func (r *Restore) validate() error {
 			return fmt.Errorf("the groups of the restore that come first: %s is there twice", name)
 		}
 	}
-	return nil
+	return r.Writes.Validate()
 }
 
 // Time returns the point in time as of which the groups are restored, or the zero time if At is empty.
@@ -205,6 +207,9 @@ type Group struct {
 	// has reported this yet. Such a group has no members, and is never created empty. Its target names the shards that
 	// should hold it; the first of them installs the group. Only the write that reports the first member clears Restoring.
 	Restoring bool `json:"restoring,omitempty"`
+	// WritesFrom is the number of voters from which on a restored group accepts writes, at most CopiesMax. While it is not
+	// 0, the group's leader refuses writes. The write that reports that many voters sets it to 0; see WritesAfter.
+	WritesFrom int `json:"writesFrom,omitempty"`
 
 	// Deleted is the time, in UTC, at which the group was deleted. It is empty if the group exists. The key of a deleted
 	// group is kept, because a missing key would mean that etcd was rolled back (safety rule 9). Views never contain
@@ -239,6 +244,9 @@ const (
 	ForBalance   Reason = "Balance" // another shard has less load
 )
 
+// CopiesMax is the maximum number of copies of a group.
+const CopiesMax = 5
+
 // Policy configures the planner.
 type Policy struct {
 	Copies int // copies of each group: 1, 3 or 5
@@ -271,7 +279,7 @@ func (m Meta) Policy() Policy { return Policy{Copies: m.Copies, ShardsMin: m.Sha
 
 // Validate returns an error that describes what is wrong with the policy and how to correct it, or nil.
 func (p Policy) Validate() error {
-	if p.Copies != 1 && p.Copies != 3 && p.Copies != 5 {
+	if p.Copies != 1 && p.Copies != 3 && p.Copies != CopiesMax {
 		return fmt.Errorf("copies is %d: give 1, 3 or 5", p.Copies)
 	}
 	if p.ShardGroupsMax < 0 {

@@ -65,6 +65,8 @@ func decodeGroup(name string, value []byte, revision int64) (placement.Group, er
 		return placement.Group{}, fmt.Errorf("it has %d bytes and %d records", g.Bytes, g.Records)
 	case g.Restoring && len(g.Members) > 0:
 		return placement.Group{}, fmt.Errorf("it waits for its restore, and has %d members", len(g.Members))
+	case g.WritesFrom < 0 || g.WritesFrom > placement.CopiesMax:
+		return placement.Group{}, fmt.Errorf("it accepts writes from %d voters on", g.WritesFrom)
 	case g.Restoring && g.Deleted != "":
 		return placement.Group{}, errors.New("it waits for its restore, and was deleted")
 	}

@@ -53,6 +53,8 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 		if there, has := st.groups[g.Name]; has && len(g.Members) == 0 {
 			ops = append(ops, clientv3.OpTxn(nil, wakes(there), nil))
 			continue // no volume holds the group, and etcd knows more about it
+		} else if has && there.UUID == g.UUID {
+			g.WritesFrom = placement.WritesAfter(there, g)
 		}
 		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), s.opPut(groupsKey+g.Name, g),
 			clientv3.OpDelete(s.prefix+deletedKey+g.Name)), nil))

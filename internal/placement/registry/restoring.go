@@ -69,7 +69,7 @@ func (s *Store) AddRestoring(ctx context.Context, store uuid.UUID, at time.Time,
 		}
 		onlyIf[0] = s.at(metaKey, revision)
 	}
-	if err := s.addMissing(ctx, groups, onlyIf); err != nil {
+	if err := s.addMissing(ctx, groups, meta.WritesFrom(), onlyIf); err != nil {
 		return err
 	}
 	newest, err := s.complete(ctx, groups)
@@ -141,12 +141,13 @@ func (s *Store) listingChanged(ctx context.Context) error {
 }
 
 // addMissing writes the keys that do not exist, if the conditions are true. Otherwise it returns ErrChanged or
-// ErrFrozen. It first reads which keys exist, so that it continues where an earlier call was cut.
-func (s *Store) addMissing(ctx context.Context, groups []placement.Group, onlyIf []clientv3.Cmp) error {
-	from, there := s.prefix+groupsKey, map[string]bool{}
-	_, _, err := s.pagesWithin(ctx, listingTime, from, clientv3.GetPrefixRangeEnd(from), 0,
+// ErrFrozen. The argument from is Group.WritesFrom of each new key. addMissing first reads which keys exist, so that it
+// continues where an earlier call was cut.
+func (s *Store) addMissing(ctx context.Context, groups []placement.Group, from int, onlyIf []clientv3.Cmp) error {
+	first, there := s.prefix+groupsKey, map[string]bool{}
+	_, _, err := s.pagesWithin(ctx, listingTime, first, clientv3.GetPrefixRangeEnd(first), 0,
 		func(kv *mvccpb.KeyValue) error {
-			there[string(kv.Key[len(from):])] = true
+			there[string(kv.Key[len(first):])] = true
 			return nil
 		}, clientv3.WithKeysOnly())
 	if err != nil {
@@ -154,6 +155,7 @@ func (s *Store) addMissing(ctx context.Context, groups []placement.Group, onlyIf
 	}
 	var ops []clientv3.Op
 	for _, g := range groups {
+		g.WritesFrom = from
 		if !there[g.Name] { // another gateway may create the key meanwhile
 			ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(groupsKey+g.Name, 0)},
 				[]clientv3.Op{s.opPut(groupsKey+g.Name, g)}, nil))

@@ -402,6 +402,40 @@ func TestOnlyMembersEndTheWaitForARestore(t *testing.T) {
 	})
 }
 
+// A group that is listed for its restore says from how many voters on it accepts writes. The write that reports them ends
+// that, whatever its author knows of it, and no later write begins it again.
+func TestRestoredGroupsAcceptWritesOnceTheyHaveCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := testContext(t)
+		for writes, from := range map[placement.RestoredWrites]int{"": 2, placement.WritesAtOnce: 0} {
+			meta := restoreMeta(1)
+			meta.Copies, meta.Restore.Writes = 3, writes
+			_, store := madeStore(t, ctx, meta)
+			must.OK(t, store.AddRestoring(ctx, meta.StoreUUID, restoredAt, listed(meta)))
+			put := func(want int, members ...placement.Member) {
+				t.Helper()
+				g, err := store.Group(ctx, "0")
+				must.OK(t, err)
+				g.Members, g.WritesFrom = members, 0
+				wrote, err := store.PutGroup(ctx, g)
+				must.OK(t, err)
+				read, err := store.Group(ctx, "0")
+				if err != nil || wrote.WritesFrom != want || read.WritesFrom != want {
+					t.Errorf("%q, %d members: %d and %d, want %d, %v", writes, len(members), wrote.WritesFrom, read.WritesFrom,
+						want, err)
+				}
+			}
+			learner := member("b")
+			learner.Role = placement.Learner
+			put(from)
+			put(from, member("a"))
+			put(from, member("a"), learner)
+			put(0, member("a"), member("b"))
+			put(0, member("a"))
+		}
+	})
+}
+
 func member(shard string) placement.Member {
 	return placement.Member{Shard: shard, VolumeUUID: volumeOf(shard), RaftID: uint64(shard[0])}
 }

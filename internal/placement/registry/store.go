@@ -167,6 +167,7 @@ func (s *Store) putGroup(ctx context.Context, g placement.Group,
 		if g.Restoring, err = stillRestoring(there.group, g); err != nil {
 			return placement.Group{}, err
 		}
+		g.WritesFrom = placement.WritesAfter(there.group, g)
 		switch {
 		case frozen:
 			return placement.Group{}, fmt.Errorf("group %s: %w: nothing is written until that is put right", g.Name,

@@ -121,6 +121,7 @@ func correct(g, old placement.Group, target placement.Target, copies int) (Corre
 		}
 	}
 	wanted := placement.Target{Group: g.Name, Shards: targetOf(g, copies)}
+	g.WritesFrom = placement.WritesAfter(old, g) // the shards of voters may be unknown, but the voters exist
 	sameTarget := placement.SameSet(target.Shards, wanted.Shards)
 	if sameTarget {
 		wanted.Shards = target.Shards

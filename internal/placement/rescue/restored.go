@@ -37,16 +37,21 @@ func (r *Rebuilt) AgainWords() string {
 }
 
 // AddWaiting adds the groups of a restore that no volume holds, and lists them in Again. They wait for their restore.
-// The argument listed has all groups that the source of the restore lists, each with Restoring set.
+// Restored groups that volumes hold with too few voters accept no writes until others have joined, because nobody knows
+// any more whether they ever had them. The argument listed has all groups that the source of the restore lists, each
+// with Restoring set.
 func (r *Rebuilt) AddWaiting(restore placement.Restore, listed []placement.Group) {
 	restore.Listing = false
 	r.Meta.Restore = &restore
 	there := make(map[string]bool, len(r.Groups))
-	for _, g := range r.Groups {
+	for i, g := range r.Groups {
 		there[g.Name] = true
+		if g.UUID.Version() == restoredVersion {
+			r.Groups[i].WritesFrom = placement.WritesAfter(placement.Group{UUID: g.UUID, WritesFrom: r.Meta.WritesFrom()}, g)
+		}
 	}
 	for _, g := range listed {
-		if !there[g.Name] {
+		if g.WritesFrom = r.Meta.WritesFrom(); !there[g.Name] {
 			r.Groups, r.Again = append(r.Groups, g), append(r.Again, g.Name)
 		}
 	}

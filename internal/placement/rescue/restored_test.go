@@ -56,3 +56,24 @@ func TestEveryReplicaOfARestoreCounts(t *testing.T) {
 		}
 	}
 }
+
+// If etcd is lost during a restore, a restored group with too few voters accepts no writes after the rebuilding. Other
+// groups do, and so do groups with enough voters.
+func TestRebuiltGroupsOfARestoreWaitForCopies(t *testing.T) {
+	group := func(id uuid.UUID, voters int) placement.Group {
+		return placement.Group{Name: id.String(), UUID: id, Members: make([]placement.Member, voters)}
+	}
+	restored := uuid.NewSHA1(uuid.Nil, []byte("g"))
+	r := rescue.Rebuilt{Meta: placement.Meta{Copies: 3}, Groups: []placement.Group{group(restored, 1),
+		group(uuid.NewSHA1(uuid.Nil, []byte("h")), 2), group(uuid.New(), 1)}}
+	r.AddWaiting(placement.Restore{}, []placement.Group{{Name: "waits", Restoring: true}})
+	for _, g := range r.Groups {
+		want := 0
+		if g.UUID == restored || g.Restoring {
+			want = 2
+		}
+		if g.WritesFrom != want {
+			t.Errorf("%+v: want %d", g, want)
+		}
+	}
+}
