@@ -85,6 +85,9 @@ func describe(p *recordv1.Group, sv *replicas.Served) {
 	default:
 		p.Message = "reads are served, writes are not: " + err.Error()
 	}
+	if err := sv.Writable(); err != nil && p.GetMessage() == "" {
+		p.Message = finding.WritesAwait + err.Error()
+	}
 }
 
 // stateOf converts the phase of a replica to the state that the API reports.

@@ -350,6 +350,7 @@ func (r *memRegistry) PutGroup(_ context.Context, g placement.Group) (placement.
 		return g, placement.ErrChanged
 	}
 	r.puts++
+	g.WritesFrom = placement.WritesAfter(r.view.Groups[g.Name], g)
 	r.changeLocked(func(v *placement.View) {
 		g.Revision = int64(v.Epoch)
 		v.Groups[g.Name] = g

@@ -326,6 +326,17 @@ func Loading(group string, eta time.Duration) error {
 		after(min(max(eta, 100*time.Millisecond), 30*time.Second))
 }
 
+// awaitsPause is the pause that AwaitsCopies asks for. The leader does not know how long another copy takes: the shard
+// that fetches it knows.
+const awaitsPause = time.Second
+
+// AwaitsCopies returns the error for a write to a restored group that has too few voters to accept writes.
+func AwaitsCopies(group string, voters, needed int) error {
+	return Fail(codes.Unavailable, reason.GroupLoading, "group %s was restored and has %d of the %d copies from which on it "+
+		"accepts writes: it can be read, and the other copies are being made (sheaf moves)", group, voters, needed).
+		after(awaitsPause)
+}
+
 // Lost returns the error for calls to a group whose data should be on this shard according to etcd, but is not (rule
 // 7).
 func Lost(group string, err error) error {

@@ -47,6 +47,8 @@ type Replica struct {
 	copying atomic.Pointer[Copying]
 	// served is nil while no node serves the replica. Only Serve sets it, and TakeOut and Close end it.
 	served atomic.Pointer[Served]
+	// awaits is true while the group accepts no writes, because too few of its copies have joined.
+	awaits atomic.Bool
 	// changing is held while the node is stopped or replaced. It is taken before Set.mu.
 	changing longlock.Mutex
 
@@ -198,6 +200,15 @@ func (r *Replica) NoteStored(stored placement.Group) {
 	r.set.mu.Lock()
 	defer r.set.mu.Unlock()
 	r.stored = stored
+	r.noteAwaits()
+}
+
+// noteAwaits records whether the group accepts writes, according to what etcd last said. If the group's key cannot be
+// read, the former answer remains. The caller holds Set.mu.
+func (r *Replica) noteAwaits() {
+	if group, known := r.set.groupOf(r); known {
+		r.awaits.Store(group.WritesFrom > 0)
+	}
 }
 
 // Confirm records that etcd now lists this shard as the location of the replica, which this process has created.
@@ -208,6 +219,7 @@ func (r *Replica) Confirm(stored placement.Group) {
 	defer s.mu.Unlock()
 	r.state.Standing, r.state.NeverReported = member.Standing{}, false
 	r.state.Confirmed = s.view.Meta.EpochBase + uint64(stored.Revision)
+	r.stored = stored
 	s.publish()
 }
 

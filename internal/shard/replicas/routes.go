@@ -43,6 +43,7 @@ func (s *Set) publish() {
 		if r.state.Standing.Stray() || r.Name == "" || r.state.Founder {
 			continue
 		}
+		r.noteAwaits()
 		routes.ByName[r.Name], routes.ByUUID[r.UUID] = r, r
 		if n, err := strconv.Atoi(r.Name); err == nil && n >= 0 && n < len(routes.ByNumber) {
 			routes.ByNumber[n] = r

@@ -151,8 +151,20 @@ func (sv *Served) ReadHere(ctx context.Context) error {
 	return errEnded
 }
 
+// Writable implements serve.Group.
+func (sv *Served) Writable() error {
+	if !sv.Group.awaits.Load() {
+		return nil
+	}
+	group, _ := sv.Group.set.GroupOf(sv.Group)
+	return answer.AwaitsCopies(sv.Group.Name, len(group.Voters()), group.WritesFrom)
+}
+
 // MayWrite implements serve.Group.
 func (sv *Served) MayWrite() error {
+	if err := sv.Writable(); err != nil {
+		return err
+	}
 	if sv.node.Readable() || sv.node.Status().Leader {
 		return nil
 	}

@@ -298,15 +298,25 @@ type Group struct {
 func (s *Set) GroupOf(r *Replica) (Group, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	group, ok := s.groupOf(r)
+	if !ok {
+		return Group{}, false
+	}
+	return Group{Group: group, Target: s.view.Targets[r.Name].Shards, Shards: s.view.Shards,
+		Known: *s.neighbours.Load()}, true
+}
+
+// groupOf returns the key of a replica's group: the one in the view, or the one that this shard has written since. It
+// returns false if the view has no such group. The caller holds mu.
+func (s *Set) groupOf(r *Replica) (placement.Group, bool) {
 	group, ok := s.view.Groups[r.Name]
 	if !ok || group.UUID != r.UUID {
-		return Group{}, false
+		return placement.Group{}, false
 	}
 	if r.stored.Revision > group.Revision {
 		group = r.stored
 	}
-	return Group{Group: group, Target: s.view.Targets[r.Name].Shards, Shards: s.view.Shards,
-		Known: *s.neighbours.Load()}, true
+	return group, true
 }
 
 // Address returns a shard's address as etcd last reported it. It returns false if the shard is unknown.

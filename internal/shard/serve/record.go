@@ -52,6 +52,10 @@ func (s *Server) dispatch(ctx context.Context, w *write) error {
 		w.bytes = 0
 		return err
 	}
+	if err := w.served.Writable(); err != nil {
+		w.bytes = 0
+		return err
+	}
 	if err := w.reserve(ctx); err != nil {
 		w.bytes = 0
 		return err

@@ -58,8 +58,11 @@ type Group interface {
 	Barrier(ctx context.Context) error
 	// ReadHere does the same as Barrier. It works on any member, because it asks the leader.
 	ReadHere(ctx context.Context) error
-	// MayWrite returns an error, before a write is proposed, if another shard leads the group. It returns nil if this
-	// shard leads the group, or if the leader is not known.
+	// Writable returns an error while the group accepts no writes, because it was restored and too few of its copies have
+	// joined. It returns nil otherwise.
+	Writable() error
+	// MayWrite returns an error, before a write is proposed, if the group is not Writable or if another shard leads it. It
+	// returns nil if this shard leads the group, or if the leader is not known.
 	MayWrite() error
 	// Elsewhere adds the leader's address, if it is known, to the error of a call that only the leader can handle. It
 	// returns other errors unchanged.

@@ -255,6 +255,9 @@ const (
 // descriptors. Writes to the copy resume without a restart when there is enough.
 const WritesWait = "reads are served, writes wait: "
 
+// WritesAwait begins the message of a copy of a restored group that accepts no writes until more copies have joined.
+const WritesAwait = "reads are served, writes wait for copies: "
+
 // These strings occur in the message of a copy whose writes wait for space or memory. They come from errors of the
 // packages that store groups.
 const (
@@ -273,7 +276,8 @@ func (f *List) fullShard(g *recordv1.Group) bool {
 
 // cannotWrite reports whether a copy is served but has a message, which then explains why it cannot be written.
 func cannotWrite(g *recordv1.Group) bool {
-	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != ""
+	return g.GetState() == recordv1.GroupState_GROUP_STATE_SERVING && g.GetMessage() != "" &&
+		!strings.HasPrefix(g.GetMessage(), WritesAwait)
 }
 
 // shard adds the findings about one shard. If the shard does not serve all of its groups, l describes what the store
@@ -421,6 +425,9 @@ func (f *List) group(g *recordv1.Group, st *summary) {
 		}
 	case recordv1.GroupState_GROUP_STATE_SERVING:
 		switch wait := strings.HasPrefix(g.GetMessage(), WritesWait); {
+		case strings.HasPrefix(g.GetMessage(), WritesAwait):
+			f.ofGroup(GroupReadOnly, name, shard, what,
+				"writes begin by themselves when the other copies have joined: sheaf moves shows how far they are")
 		case wait && f.fullShard(g): // the finding about the shard already gives the reason
 		case wait:
 			f.ofGroup(GroupReadOnly, name, shard, what,

@@ -108,6 +108,9 @@ func TestEachDefectIsFound(t *testing.T) {
 		"cannot write for now": {group: func(g *recordv1.Group) {
 			g.Leader, g.Message = false, WritesWait+"open segment-2: too many open files"
 		}, severity: Problem, where: "group 7 on shard a", words: []string{"too many open files", "by themselves"}},
+		"restored, and copies are missing": {group: func(g *recordv1.Group) {
+			g.Message = WritesAwait + "group 7 was restored and has 1 of the 2 copies"
+		}, severity: Problem, where: "group 7 on shard a", words: []string{"1 of the 2 copies", "sheaf moves"}},
 		"not served yet": {group: func(g *recordv1.Group) {
 			g.Leader, g.State, g.Message = false, recordv1.GroupState_GROUP_STATE_PENDING, "needs 3 shards"
 		}, severity: Problem, where: "group 7", words: []string{"not served yet", "needs 3 shards", "start"}},
