@@ -201,7 +201,24 @@ type Restore struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_-][a-zA-Z0-9._-]*$`
 	First []string `json:"first,omitempty"`
+	// Writes says from when on a restored group accepts writes. Redundant: once a majority of its copies has joined, so
+	// that an acknowledged write is on as many volumes as in any other group; until then the group can be read, and writes
+	// answer GROUP_LOADING. AtOnce: as soon as its first copy serves; a write is then on a single volume until the other
+	// copies have joined. With one copy (replication.copies), there is no difference.
+	// +optional
+	// +kubebuilder:default=Redundant
+	Writes RestoredWrites `json:"writes,omitempty"`
 }
+
+// RestoredWrites says from when on restored groups accept writes.
+// +kubebuilder:validation:Enum=Redundant;AtOnce
+type RestoredWrites string
+
+// These are the values of RestoredWrites.
+const (
+	WritesRedundant RestoredWrites = "Redundant"
+	WritesAtOnce    RestoredWrites = "AtOnce"
+)
 
 // RoutingMode says how a record's group is chosen.
 // +kubebuilder:validation:Enum=Hash;Named

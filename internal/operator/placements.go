@@ -203,7 +203,7 @@ func metaOf(store *v1alpha1.RecordStore, shardsMin int32) (placement.Meta, error
 	}
 	if r := store.Spec.Restore; r != nil {
 		meta.Restore = &placement.Restore{Source: workload.RestoreAddress(store.Namespace, store.Name), Listing: true,
-			Partly: r.Partly, First: r.First}
+			Partly: r.Partly, First: r.First, Writes: placement.RestoredWrites(r.Writes)}
 		if s := store.Status.Restore; s != nil {
 			meta.Restore.At = s.Time
 		}
