@@ -35,6 +35,7 @@ type gatewayFlags struct {
 	restore string // HOST:PORT of the source; empty: no restore
 	partly  bool
 	first   []string
+	writes  string // of restored groups: redundant or at-once; empty means redundant
 	uid     uuidFlag
 	given   func(flag string) bool // reports whether the command line sets a flag
 }
@@ -79,6 +80,7 @@ GROUP_LOADING until a shard has fetched it from there. Only the first start need
 		"with --restore: also begin if some groups cannot be restored; these wait until their restore is given up")
 	flags.StringSliceVar(&f.first, "restore-first", nil,
 		"with --restore: groups that each shard fetches before its others, in this order, at most 100: NAME,NAME")
+	restoreWritesVar(cmd, &f.writes)
 	f.service.add(cmd)
 	cli.Complete(cmd, "routing", "hash", "named")
 	return cmd

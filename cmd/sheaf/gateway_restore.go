@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/internal/local/cli"
@@ -32,8 +33,36 @@ func asksSource(own *certs.Source) func(ctx context.Context, address string) (li
 	return func(ctx context.Context, address string) (listing.List, error) { return listing.Ask(ctx, address, by) }
 }
 
-// checkRestore checks the flags --restore, --restore-partly and --restore-first.
+// restoreWrites are the values of --restore-writes.
+var restoreWrites = map[string]placement.RestoredWrites{
+	"": "", "redundant": placement.WritesRedundant, "at-once": placement.WritesAtOnce,
+}
+
+// restoreWritesVar adds the flag --restore-writes.
+func restoreWritesVar(cmd *cobra.Command, value *string) {
+	cmd.Flags().StringVar(value, "restore-writes", "",
+		"with --restore: from when on restored groups accept writes: redundant (once a majority of their copies has "+
+			"joined, the default) or at-once")
+	cli.Complete(cmd, "restore-writes", "redundant", "at-once")
+}
+
+// parseRestoreWrites checks the flag --restore-writes. The argument restores says whether the store is being restored.
+func parseRestoreWrites(value string, restores bool) (placement.RestoredWrites, error) {
+	writes, ok := restoreWrites[value]
+	switch {
+	case !ok:
+		return "", cli.Usagef("--restore-writes %s: give redundant or at-once", value)
+	case value != "" && !restores:
+		return "", cli.Usagef("--restore-writes goes with --restore")
+	}
+	return writes, nil
+}
+
+// checkRestore checks the flags of a restore.
 func (f *gatewayFlags) checkRestore() error {
+	if _, err := parseRestoreWrites(f.writes, f.restore != ""); err != nil {
+		return err
+	}
 	switch {
 	case f.restore == "" && f.partly:
 		return cli.Usagef("--restore-partly goes with --restore")
@@ -107,7 +136,7 @@ func (f *gatewayFlags) restoreMeta(list *listing.List) (placement.Meta, error) {
 		StoreUUID: list.Store, Routing: list.Routing, Copies: f.copies, ShardsMin: f.shards,
 		CreatedUTC: time.Now().UTC().Format(time.RFC3339),
 		Restore: &placement.Restore{Source: f.restore, Listing: true, At: list.At.UTC().Format(time.RFC3339Nano),
-			Partly: f.partly, First: f.first},
+			Partly: f.partly, First: f.first, Writes: restoreWrites[f.writes]},
 	}
 	if err := cmp.Or(meta.Validate(), list.HasAll(f.first)); err != nil {
 		return placement.Meta{}, cli.Usagef("%w", err)
@@ -130,6 +159,11 @@ func (f *gatewayFlags) sameRestore(ctx context.Context, store *registry.Store, m
 	if now := meta.Restore.First; len(f.first) > 0 && !slices.Equal(f.first, now) {
 		return fmt.Errorf("--restore-first %s: the restore of store %s began with %q, and goes on with that: leave the flag "+
 			"out", strings.Join(f.first, ","), meta.StoreUUID, strings.Join(now, ","))
+	}
+	if f.writes != "" && (restoreWrites[f.writes] == placement.WritesAtOnce) !=
+		(meta.Restore.Writes == placement.WritesAtOnce) {
+		return fmt.Errorf("--restore-writes %s: the restore of store %s began with another value, and goes on with that: "+
+			"leave the flag out", f.writes, meta.StoreUUID)
 	}
 	if err := f.sameStore(meta); err != nil || !meta.Restore.Listing && meta.Restore.Source == f.restore {
 		return err

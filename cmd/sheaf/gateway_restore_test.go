@@ -43,6 +43,7 @@ func TestAGatewayCreatesAStoreFromAnArchive(t *testing.T) {
 	away := errors.New("the source is away")
 	partly := func(f *gatewayFlags) { f.partly = true }
 	first := func(names ...string) func(f *gatewayFlags) { return func(f *gatewayFlags) { f.first = names } }
+	writes := func(value string) func(f *gatewayFlags) { return func(f *gatewayFlags) { f.writes = value } }
 	moved := func(f *gatewayFlags) { f.restore = "source:2" }
 	for name, c := range map[string]struct {
 		there  *placement.Meta
@@ -61,6 +62,10 @@ func TestAGatewayCreatesAStoreFromAnArchive(t *testing.T) {
 		"a group comes first that is not there": {list: list, change: first("2"), fails: "group 2 is to be restored first"},
 		"a group comes first twice":             {list: list, change: first("1", "1"), fails: "is there twice"},
 		"begun, and now a group comes first":    {there: &begun, list: list, change: first("1"), fails: "leave the flag out"},
+		"writes begin at once": {list: list, change: writes("at-once"), source: "source:1"},
+		"begun, and now writes begin at once": {there: &begun, list: list, change: writes("at-once"),
+			fails: "leave the flag out"},
+		"begun, and writes are as before": {there: &begun, list: list, change: writes("redundant"), source: "source:1"},
 		"other groups": {list: list, flags: "groups", change: func(f *gatewayFlags) { f.groups = 3 },
 			fails: "--groups 3"},
 		"another routing": {list: list, flags: "routing", change: func(f *gatewayFlags) { f.routing = "named" },
@@ -111,7 +116,7 @@ func TestAGatewayCreatesAStoreFromAnArchive(t *testing.T) {
 			case c.there == nil && c.source == "" && !errors.Is(err, placement.ErrNoMeta):
 				t.Errorf("%s: the store was created: %+v, %v", name, now, err)
 			case c.source != "" && (err != nil || now.Restore == nil || now.Restore.Source != c.source ||
-				now.Routing != list.Routing || now.Restore.Listing != (c.there == nil || c.there.Restore.Listing)):
+				c.there == nil && now.Restore.Writes != restoreWrites[f.writes] || now.Routing != list.Routing || now.Restore.Listing != (c.there == nil || c.there.Restore.Listing)):
 				t.Errorf("%s: meta is %+v, %+v, %v", name, now, now.Restore, err)
 			}
 		})
@@ -124,6 +129,8 @@ func TestTheFlagsOfARestore(t *testing.T) {
 		"--create":  {restore: "source:1"},
 		"--restore": {create: true, partly: true},
 		"HOST:PORT": {create: true, restore: "source"},
+		"goes with": {create: true, writes: "at-once"},
+		"at-once":   {create: true, restore: "source:1", writes: "never"},
 	} {
 		if err := f.checkRestore(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", f, err)

@@ -31,6 +31,7 @@ type recoverFlags struct {
 	groups  int
 	copies  int
 	restore string // HOST:PORT of the source of a restore, or restoreNone
+	writes  string // of restored groups, as in gatewayFlags
 	yes     bool
 	force   bool
 }
@@ -78,6 +79,7 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 	flags.StringVar(&f.restore, "restore", "",
 		"for a store from an archive: HOST:PORT of sheaf-archive source, whose groups wait for their restore if no volume "+
 			"holds them; none: no group waits any more (default: what etcd remembers)")
+	restoreWritesVar(place, &f.writes)
 	flags.BoolVar(&f.yes, "yes", false, "write; without it, only show")
 	flags.BoolVar(&f.force, "force", false,
 		"also replace placement of this store that etcd holds, let groups that no volume holds begin empty or restore them "+

@@ -23,6 +23,10 @@ import (
 // nobody says which.
 func (f *recoverFlags) addRestore(ctx context.Context, store *registry.Store,
 	ask func(ctx context.Context, address string) (listing.List, error), rebuilt *rescue.Rebuilt) error {
+	writes, err := parseRestoreWrites(f.writes, f.restore != "" && f.restore != restoreNone)
+	if err != nil {
+		return err
+	}
 	meta, waiting, err := store.Waiting(ctx)
 	if err != nil {
 		return err
@@ -60,8 +64,12 @@ func (f *recoverFlags) addRestore(ctx context.Context, store *registry.Store,
 			"two times would be mixed: start the source with the former time", f.restore, meta.Restore.At,
 			list.At.UTC().Format(time.RFC3339Nano))
 	}
+	if remembers && f.writes == "" {
+		writes = meta.Restore.Writes
+	}
 	expected := rebuilt.Meta
-	expected.Restore = &placement.Restore{Source: f.restore, At: list.At.UTC().Format(time.RFC3339Nano), Partly: true}
+	expected.Restore = &placement.Restore{Source: f.restore, At: list.At.UTC().Format(time.RFC3339Nano), Partly: true,
+		Writes: writes}
 	if err := list.Fits(expected); err != nil {
 		return err
 	}
