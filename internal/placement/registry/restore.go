@@ -50,10 +50,12 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	wakes := func(g placement.Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, placement.Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true
-		if there, has := st.groups[g.Name]; has && len(g.Members) == 0 {
+		there, has := st.groups[g.Name]
+		if has && len(g.Members) == 0 {
 			ops = append(ops, clientv3.OpTxn(nil, wakes(there), nil))
 			continue // no volume holds the group, and etcd knows more about it
-		} else if has && there.UUID == g.UUID {
+		}
+		if has && there.UUID == g.UUID {
 			g.WritesFrom = placement.WritesAfter(there, g)
 		}
 		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), s.opPut(groupsKey+g.Name, g),
