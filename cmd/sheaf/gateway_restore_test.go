@@ -62,7 +62,7 @@ func TestAGatewayCreatesAStoreFromAnArchive(t *testing.T) {
 		"a group comes first that is not there": {list: list, change: first("2"), fails: "group 2 is to be restored first"},
 		"a group comes first twice":             {list: list, change: first("1", "1"), fails: "is there twice"},
 		"begun, and now a group comes first":    {there: &begun, list: list, change: first("1"), fails: "leave the flag out"},
-		"writes begin at once": {list: list, change: writes("at-once"), source: "source:1"},
+		"writes begin at once":                  {list: list, change: writes("at-once"), source: "source:1"},
 		"begun, and now writes begin at once": {there: &begun, list: list, change: writes("at-once"),
 			fails: "leave the flag out"},
 		"begun, and writes are as before": {there: &begun, list: list, change: writes("redundant"), source: "source:1"},

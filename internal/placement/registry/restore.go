@@ -44,23 +44,7 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	if st.hasMeta && r.Meta.Restore == nil {
 		r.Meta.Restore = st.view.Meta.Restore
 	}
-	known := map[string]bool{}
-	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
-	// Restore deletes all targets, so a group needs wake keys only for the shards of its members.
-	wakes := func(g placement.Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, placement.Target{})) }
-	for _, g := range r.Groups {
-		known[g.Name] = true
-		there, has := st.groups[g.Name]
-		if has && len(g.Members) == 0 {
-			ops = append(ops, clientv3.OpTxn(nil, wakes(there), nil))
-			continue // no volume holds the group, and etcd knows more about it
-		}
-		if has && there.UUID == g.UUID {
-			g.WritesFrom = placement.WritesAfter(there, g)
-		}
-		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), s.opPut(groupsKey+g.Name, g),
-			clientv3.OpDelete(s.prefix+deletedKey+g.Name)), nil))
-	}
+	ops, known := s.rebuiltOps(r, st.groups)
 	for _, v := range r.Volumes {
 		key := volumesKey + v.Volume.String()
 		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(key, 0)}, []clientv3.Op{s.opPut(key, v)}, nil))
@@ -69,7 +53,7 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 	for name, g := range st.groups {
 		if !known[name] && g.Deleted == "" {
 			unknown = append(unknown, name)
-			ops = append(ops, clientv3.OpTxn(nil, wakes(g), nil))
+			ops = append(ops, clientv3.OpTxn(nil, s.wakesOf(g), nil))
 		}
 	}
 	if slices.Sort(unknown); len(unknown) > 0 && !force {
@@ -88,6 +72,34 @@ func (s *Store) Restore(ctx context.Context, r rescue.Rebuilt, force bool) error
 		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()),
 		s.opPut(metaKey, r.Meta), clientv3.OpDelete(s.prefix + frozenKey),
 	}, unchanged))
+}
+
+// rebuiltOps returns the operations that write the rebuilt groups over the groups that etcd holds, and the names of the
+// rebuilt groups. Groups that are on no volume stay as they are if etcd knows them.
+func (s *Store) rebuiltOps(r rescue.Rebuilt, groups map[string]placement.Group) (ops []clientv3.Op,
+	known map[string]bool) {
+	known = map[string]bool{}
+	ops = make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
+	for _, g := range r.Groups {
+		known[g.Name] = true
+		there, has := groups[g.Name]
+		if has && len(g.Members) == 0 {
+			ops = append(ops, clientv3.OpTxn(nil, s.wakesOf(there), nil))
+			continue // no volume holds the group, and etcd knows more about it
+		}
+		if has && there.UUID == g.UUID {
+			g.WritesFrom = placement.WritesAfter(there, g)
+		}
+		ops = append(ops, clientv3.OpTxn(nil, append(s.wakesOf(g), s.opPut(groupsKey+g.Name, g),
+			clientv3.OpDelete(s.prefix+deletedKey+g.Name)), nil))
+	}
+	return ops, known
+}
+
+// wakesOf returns the operations that notify the shards of a group's members. Restore deletes all targets, so no other
+// shards have to be notified.
+func (s *Store) wakesOf(g placement.Group) []clientv3.Op {
+	return s.wakeOps(g.Name, nil, concerned(g, placement.Target{}))
 }
 
 // ErrShort means that too few voters of some groups were found, and that therefore nothing was written.
