@@ -26,6 +26,7 @@ type devFlags struct {
 	copies         int
 	routing        string
 	listen, http   string
+	records        string
 	pprof          string
 	tls            bool
 	storage        storageFlags
@@ -58,6 +59,7 @@ of an earlier one serves what was acknowledged, also after a crash.`,
 	cli.AddressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
 	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601",
 		"address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
+	cli.RecordsHTTPVar(flags, &f.records)
 	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&f.tls, "tls", false, "speak mutual TLS alone; what callers need is in the folder's tls/admin")
 	f.storage.add(cmd)
@@ -88,7 +90,8 @@ of an earlier one serves what was acknowledged, also after a crash.`,
 // run keeps its values.
 func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 	changed := cmd.Flags().Changed
-	cfg := dev.Config{Dir: f.dir, Listen: f.listen, HTTP: f.http, TLS: f.tls, Version: version}
+	cfg := dev.Config{Dir: f.dir, Listen: f.listen, HTTP: f.http, RecordsHTTP: f.records, TLS: f.tls,
+		Version: version}
 	for _, n := range []struct {
 		flag, must string
 		value      int

@@ -26,6 +26,7 @@ import (
 type gatewayFlags struct {
 	service serviceFlags
 	listen  string
+	records string // address of records over HTTP; empty: none
 	planner bool
 	create  bool
 	copies  int
@@ -65,6 +66,7 @@ GROUP_LOADING until a shard has fetched it from there. Only the first start need
 	cli.AddressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
 	cli.HTTPVar(flags, &f.service.http, "127.0.0.1:7601",
 		"address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
+	cli.RecordsHTTPVar(flags, &f.records)
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
@@ -96,7 +98,7 @@ func runGateway(ctx context.Context, out *cli.Output, s *service, f gatewayFlags
 	cfg := gateway.Config{
 		Listen: f.listen, Store: s.store, StoreUUID: uuid.UUID(f.uid), Version: version, Logger: s.logger,
 		Registry: s.registry, ServerOptions: s.traces.ServerOptions(), ShardDialOptions: s.traces.DialOptions(),
-		PlannedElsewhere: !f.planner, Audit: s.audit, ListProblem: keeper.Problem,
+		PlannedElsewhere: !f.planner, Audit: s.audit, ListProblem: keeper.Problem, RecordsHTTP: f.records,
 	}
 	fitGatewayCgroup(&cfg.Limits, cgroup.MemoryLimit("/"))
 	defer s.secure(cfg.Secure)()

@@ -38,21 +38,30 @@ func (g *Gateway) flightGetMany(stream grpc.ServerStream, command *arrow.GetComm
 	}
 	f.batch = arrow.NewBatch(command.Columns, arrow.BatchBytesMax)
 	defer f.batch.Drop()
+	if err := f.eachWindow(f.rows); err != nil {
+		return err
+	}
+	return f.flush()
+}
+
+// eachWindow reads all ids, a window of them at a time, and calls do with the results of each window. The argument first
+// is the position of the first id of the window.
+func (f *flightMany) eachWindow(do func(first int, read *flightRead) error) error {
 	n := flightWindowFirst
-	for first := 0; first < command.Len(); {
-		n = min(n, command.Len()-first, getsMax)
-		bytes, err := f.window(first, n)
+	for first := 0; first < f.command.Len(); {
+		n = min(n, f.command.Len()-first, getsMax)
+		bytes, err := f.window(first, n, do)
 		if err != nil {
 			return err
 		}
 		first += n
 		n = max(flightWindowMin, int(flightWindowBytes/max(bytes/int64(n), 1)))
 	}
-	return f.flush()
+	return nil
 }
 
 // window reads n ids, from the position first on, and returns how many bytes their results have.
-func (f *flightMany) window(first, n int) (bytes int64, err error) {
+func (f *flightMany) window(first, n int, do func(first int, read *flightRead) error) (bytes int64, err error) {
 	positions := make([]int, n)
 	for i := range positions {
 		positions[i] = first + i
@@ -65,12 +74,17 @@ func (f *flightMany) window(first, n int) (bytes int64, err error) {
 	if err := f.large(read, first); err != nil {
 		return 0, err
 	}
+	return read.bytes, do(first, read)
+}
+
+// rows sends the results of a window as rows.
+func (f *flightMany) rows(first int, read *flightRead) error {
 	for i, result := range read.results {
 		id := f.command.ID(first + i)
 		row := arrow.Row{ID: id, Group: placement.GroupName(f.g.router.table.Load().view.Meta.Routing.GroupOf(id))}
 		switch {
 		case result == nil:
-			return 0, fail(codes.Unavailable, reason.ShardUnreachable, "a shard has not answered for record %d", id)
+			return fail(codes.Unavailable, reason.ShardUnreachable, "a shard has not answered for record %d", id)
 		case result.GetRecord() != nil:
 			row = arrow.RowOf(result.GetRecord())
 		}
@@ -78,17 +92,18 @@ func (f *flightMany) window(first, n int) (bytes int64, err error) {
 			row.Status = reason.Of(status.ErrorProto(result.GetStatus()))
 		}
 		if err := f.add(&row); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return read.bytes, nil
+	return nil
 }
 
 // read reads ids by a BatchGet, whose results read keeps.
 func (f *flightMany) read(read *flightRead, positions []int, metadataOnly bool) error {
 	in := &recordv1.BatchGetRequest{Gets: make([]*recordv1.GetRequest, len(positions))}
 	for i, at := range positions {
-		in.Gets[i] = &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: f.command.ID(at)}, MetadataOnly: metadataOnly}
+		in.Gets[i] = &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: f.command.Group, Id: f.command.ID(at)},
+			MetadataOnly: metadataOnly}
 	}
 	encoded, err := message.Codec{}.Marshal(in)
 	if err != nil {

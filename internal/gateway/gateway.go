@@ -70,8 +70,13 @@ type Config struct {
 	// ShardDialOptions are additional options of the connections to shards.
 	ShardDialOptions []grpc.DialOption
 
-	watched  bool  // whether Secure has set credentials that limit the memory of unfinished messages
-	callsMax int64 // limit on concurrent calls, which is lower in tests
+	// RecordsHTTP is the host:port of records over HTTP. If it is empty, they are not served. Listener opens its listener,
+	// too.
+	RecordsHTTP string
+
+	web      webSecurity // of RecordsHTTP; Secure sets it
+	watched  bool        // whether Secure has set credentials that limit the memory of unfinished messages
+	callsMax int64       // limit on concurrent calls, which is lower in tests
 }
 
 // Limits are the limits that a program adapts to its memory. A zero field takes its default.
@@ -151,6 +156,8 @@ type Gateway struct {
 	answers *message.Budget
 	streams sync.WaitGroup // waits for the handlers of streams
 
+	web *webServer // nil if Config.RecordsHTTP is empty
+
 	cancel  context.CancelFunc // cancels the watch
 	watched chan struct{}      // closed when the watch has ended
 	served  chan error         // the result of Serve
@@ -187,6 +194,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if !cfg.watched {
 		floods = ratelimit.New(ratelimit.Config{MessagesOnly: true, HeldBytesMax: cfg.Limits.unfinishedMax(),
 			Logger: cfg.Logger})
+		cfg.web = webSecurity{interceptors: guard.PlaintextInterceptors(), credentials: insecure.NewCredentials()}
 		cfg.ServerOptions = slices.Concat(guard.Plaintext(),
 			[]grpc.ServerOption{grpc.Creds(floods.Credentials(insecure.NewCredentials()))}, cfg.ServerOptions)
 	}
@@ -206,6 +214,11 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g.server = g.newServer()
+	if err := g.startWeb(ctx); err != nil {
+		g.metrics.unregister()
+		_ = listener.Close()
+		return nil, err
+	}
 	g.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
 	var watch context.Context
 	watch, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -329,7 +342,9 @@ func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServe
 func (g *Gateway) Stop(ctx context.Context) error {
 	g.health.Shutdown()
 	close(g.stopping)
+	stopWeb := g.web.stopping(ctx)
 	message.Drain(ctx, g.server, g.open.Load)
+	stopWeb()
 	g.streams.Wait() // the streams of these handlers have already ended
 	g.cancel()
 	<-g.watched

@@ -37,6 +37,8 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	c.ServerOptions = append(c.ServerOptions, g.ServerOptions()...)
 	c.ServerOptions = append(c.ServerOptions, grpc.Creds(floods.Credentials(g.Credentials(
 		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true})))))
+	c.web = webSecurity{interceptors: g.Interceptors(), credentials: floods.Handshakes(g.Credentials(
+		source.Server(certs.ServerOptions{HTTP: true}), source.Server(certs.ServerOptions{HTTP: true, Anonymous: true})))}
 	c.ShardDialOptions = append(c.ShardDialOptions, guard.DialOptions()...)
 	c.ShardCredentials = func(shard string) credentials.TransportCredentials {
 		return source.Client(source.Own(identity.Shard, shard))

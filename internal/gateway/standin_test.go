@@ -44,6 +44,7 @@ type standIn struct {
 	mu       sync.Mutex
 	records  map[string]map[int64]*recordv1.Record
 	requests map[string]string // the version that was written under each request id
+	large    int // size above which Get needs a Download; 0: no limit
 	applied  int
 	calls    map[string]int
 	epochs   []uint64
@@ -139,6 +140,34 @@ func (s *standIn) get(key *recordv1.RecordKey) (*recordv1.Record, error) {
 	return nil, refuse(codes.NotFound, "RECORD_NOT_FOUND")
 }
 
+// bare returns a record without its data.
+func bare(r *recordv1.Record) *recordv1.Record {
+	out, _ := proto.Clone(r).(*recordv1.Record)
+	out.Data = nil
+	return out
+}
+
+// isLarge reports whether the data of a record need a Download.
+func (s *standIn) isLarge(r *recordv1.Record) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.large > 0 && len(r.GetData()) > s.large
+}
+
+// read answers a Get.
+func (s *standIn) read(key *recordv1.RecordKey, metadataOnly bool) (*recordv1.Record, error) {
+	r, err := s.get(key)
+	switch {
+	case err != nil:
+		return nil, err
+	case metadataOnly:
+		return bare(r), nil
+	case s.isLarge(r):
+		return nil, refuse(codes.FailedPrecondition, "USE_DOWNLOAD")
+	}
+	return r, nil
+}
+
 func (s *standIn) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
 	_ = grpc.SetTrailer(ctx, s.trailer)
 	if err := s.begin("Put", in.GetKey()); err != nil {
@@ -160,7 +189,7 @@ func (s *standIn) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.G
 	s.mu.Lock()
 	s.epochs = append(s.epochs, in.GetRoutingEpoch())
 	s.mu.Unlock()
-	r, err := s.get(in.GetKey())
+	r, err := s.read(in.GetKey(), in.GetMetadataOnly())
 	return &recordv1.GetResponse{Record: r}, err
 }
 
@@ -206,7 +235,7 @@ func (s *standIn) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.RecordS
 		result := &recordv1.BatchGetResult{Position: uint32(i)}
 		err := s.begin("BatchGet item", in.GetGets()[i].GetKey())
 		if err == nil {
-			result.Record, err = s.get(in.GetGets()[i].GetKey())
+			result.Record, err = s.read(in.GetGets()[i].GetKey(), in.GetGets()[i].GetMetadataOnly())
 		}
 		if err != nil {
 			result.Status = status.Convert(err).Proto()
@@ -258,12 +287,15 @@ func (s *standIn) Download(in *recordv1.DownloadRequest, stream recordv1.RecordS
 	if err != nil {
 		return err
 	}
-	bare, _ := proto.Clone(r).(*recordv1.Record)
-	bare.Data = nil
-	if err := stream.Send(&recordv1.DownloadResponse{Part: &recordv1.DownloadResponse_Record{Record: bare}}); err != nil {
+	if err := stream.Send(&recordv1.DownloadResponse{Part: &recordv1.DownloadResponse_Record{Record: bare(
+		r)}}); err != nil {
 		return err
 	}
-	for chunk := range slices.Chunk(r.GetData(), 100_000) {
+	data := r.GetData()[in.GetOffsetBytes():]
+	if in.LengthBytes != nil {
+		data = data[:min(in.GetLengthBytes(), int64(len(data)))]
+	}
+	for chunk := range slices.Chunk(data, 100_000) {
 		if err := s.begin("Download chunk", in.GetKey()); err != nil {
 			return err
 		}
@@ -327,6 +359,9 @@ func (s *standIn) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_S
 		r, err := s.get(&recordv1.RecordKey{Id: id, Group: group})
 		if err != nil {
 			return err
+		}
+		if s.isLarge(r) {
+			r = bare(r)
 		}
 		c := cursor.Cursor{Kind: cursor.Resume, Group: group, After: uint64(id), Through: 1000}
 		if err := stream.Send(&recordv1.ScanResponse{Records: []*recordv1.Record{r}, Cursor: c.Encode()}); err != nil {

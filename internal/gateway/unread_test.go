@@ -23,11 +23,12 @@ import (
 // startUnread starts a cluster with one group, which has 12 MB of records, and a gateway with little memory for
 // responses. The function held returns the bytes that the gateway holds for responses. The function ended returns the
 // number of calls that ended with the given code.
-func startUnread(t *testing.T, limits gateway.Limits) (
+func startUnread(t *testing.T, limits gateway.Limits, records ...string) (
 	c *cluster, held func() int64, ended func(code codes.Code) int64,
 ) {
 	registry := prometheus.NewRegistry()
-	c = newCluster(t, hash(1), gateway.Config{Limits: limits, Registry: registry}, "a")
+	c = newCluster(t, hash(1), gateway.Config{Limits: limits, Registry: registry,
+		RecordsHTTP: strings.Join(records, "")}, "a")
 	for id := range int64(24) {
 		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id + 1), Data: make([]byte, 500_000)}); err != nil {
 			t.Fatal(err)

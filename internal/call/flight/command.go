@@ -28,6 +28,15 @@ func (g *GetCommand) Len() int { return len(g.ids) / 8 }
 // ID returns an id by its position.
 func (g *GetCommand) ID(i int) int64 { return int64(binary.LittleEndian.Uint64(g.ids[8*i:])) }
 
+// NewGet returns a command that reads all columns of ids. It has no limit on their number.
+func NewGet(group string, ids []int64) *GetCommand {
+	out := &GetCommand{Group: group, Columns: AllColumns, ids: make([]byte, 0, 8*len(ids))}
+	for _, id := range ids {
+		out.ids = binary.LittleEndian.AppendUint64(out.ids, uint64(id))
+	}
+	return out
+}
+
 // ScanCommand plans a scan.
 type ScanCommand struct {
 	Groups     []string

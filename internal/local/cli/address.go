@@ -31,6 +31,12 @@ func HTTPVar(flags *pflag.FlagSet, value *string, normal, usage string) {
 	flags.Var(&addressFlag{value: value, optional: true}, "http", usage)
 }
 
+// RecordsHTTPVar adds the flag for the address of records over HTTP. If it is empty, they are not served.
+func RecordsHTTPVar(flags *pflag.FlagSet, value *string) {
+	flags.Var(&addressFlag{value: value, optional: true}, "records-http",
+		"address of reads of records over HTTP, with the TLS, tokens and grants of --listen: docs/http.md; empty: none")
+}
+
 // PprofVar adds the flag for the address of profiles. If it is empty, profiles are not served.
 func PprofVar(flags *pflag.FlagSet, value *string) {
 	flags.Var(&addressFlag{value: value, optional: true, loopback: true}, "pprof",

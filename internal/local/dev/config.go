@@ -30,6 +30,8 @@ type Config struct {
 
 	Listen string // host:port of the gateway; port 0 chooses a free port
 	HTTP   string // host:port of the web page, metrics, health and status; empty means none
+	// RecordsHTTP is the host:port of records over HTTP; empty means none. It has the certificates and the mode of Listen.
+	RecordsHTTP string
 	// TLS makes the gateway and the shards accept only mutual TLS. The authority and the certificates, including the
 	// callers' certificate, are in the folder tls.
 	TLS bool

@@ -98,7 +98,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	d.startPlanner()
 	d.waitFor("the gateway")
 	served := gateway.Config{
-		Listen: cfg.Listen, Store: d.store, Logger: cfg.Logger.With("process", "gateway"),
+		Listen: cfg.Listen, RecordsHTTP: cfg.RecordsHTTP, Store: d.store, Logger: cfg.Logger.With("process", "gateway"),
 		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": "gateway"}, d.registry),
 		ServerOptions: cfg.Traces.ServerOptions(), ShardDialOptions: cfg.Traces.DialOptions(),
 		Listener: cfg.seams.listener, Dial: cfg.seams.dial,
@@ -264,6 +264,9 @@ func (d *Dev) startHTTP(ctx context.Context) error {
 
 // Addr returns the gateway's address.
 func (d *Dev) Addr() string { return d.gateway.Addr() }
+
+// RecordsHTTPAddr returns the address of records over HTTP. It is empty if the store does not serve them.
+func (d *Dev) RecordsHTTPAddr() string { return d.gateway.RecordsHTTPAddr() }
 
 // HTTPAddr returns the address of the web page, metrics, health and status. It is empty if the store does not serve
 // them.

@@ -79,6 +79,8 @@ type ServerOptions struct {
 	// Anonymous means that callers without a certificate are accepted. Such callers may be identified in a different
 	// way, or remain unknown. If a caller does present a certificate, it must be valid.
 	Anonymous bool
+	// HTTP means that the server speaks HTTP/1.1 instead of gRPC.
+	HTTP bool
 }
 
 // Server returns credentials for a gRPC server.
@@ -138,12 +140,30 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		_, err := m.verify(state.PeerCertificates, t.source.cfg.Now(), x509.ExtKeyUsageClientAuth)
 		return err
 	}
-	made, info, err := t.shake(tracked, x509.ExtKeyUsageClientAuth, credentials.NewTLS(cfg).ServerHandshake)
+	do := credentials.NewTLS(cfg).ServerHandshake
+	if t.server.HTTP {
+		do = shakeHTTP(cfg)
+	}
+	made, info, err := t.shake(tracked, x509.ExtKeyUsageClientAuth, do)
 	if err != nil {
 		return nil, nil, err
 	}
 	info.calls = new(ratelimit.Calls)
 	return made, info, nil
+}
+
+// shakeHTTP returns a function that performs the handshake of a server for HTTP/1.1. The credentials of gRPC would accept
+// only clients that speak HTTP/2.
+func shakeHTTP(cfg *tls.Config) func(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	cfg.NextProtos = []string{"http/1.1"}
+	return func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+		made := tls.Server(raw, cfg)
+		if err := made.Handshake(); err != nil {
+			return nil, nil, err
+		}
+		return made, credentials.TLSInfo{State: made.ConnectionState(),
+			CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
+	}
 }
 
 // plaintext returns the AuthInfo of a connection that has no TLS.

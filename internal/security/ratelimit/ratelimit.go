@@ -193,6 +193,53 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return g.watch(made, raw, from, info), info, nil
 }
 
+// Handshakes returns server credentials that limit handshakes, and nothing else, for servers that do not speak HTTP/2.
+// Such a server has to limit by itself how long a connection without an identified caller stays open.
+func (g *Guard) Handshakes(inner credentials.TransportCredentials) credentials.TransportCredentials {
+	return &limited{TransportCredentials: inner, guard: g}
+}
+
+// limited implements credentials whose handshakes are limited.
+type limited struct {
+	credentials.TransportCredentials
+	guard *Guard
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c *limited) Clone() credentials.TransportCredentials {
+	return &limited{TransportCredentials: c.TransportCredentials.Clone(), guard: c.guard}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c *limited) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	from, err := c.guard.enter(raw)
+	if err != nil {
+		_ = raw.Close()
+		return nil, nil, err
+	}
+	h := c.guard.begin(raw, from)
+	made, info, err := c.TransportCredentials.ServerHandshake(raw)
+	c.guard.end(h)
+	if err != nil {
+		c.guard.leave(from)
+		return nil, nil, err
+	}
+	return &leaving{Conn: made, leave: func() { c.guard.leave(from) }}, info, nil
+}
+
+// leaving is a connection that no longer counts for its address when it is closed.
+type leaving struct {
+	net.Conn
+	once  sync.Once
+	leave func()
+}
+
+// Close implements net.Conn.
+func (l *leaving) Close() error {
+	l.once.Do(l.leave)
+	return l.Conn.Close()
+}
+
 // watch wraps a connection in one that counts and limits frames and messages. The argument made is the connection to
 // wrap, as the handshake has returned it, and the argument raw is the connection before the handshake.
 func (g *Guard) watch(made, raw net.Conn, from *address, info credentials.AuthInfo) *conn {

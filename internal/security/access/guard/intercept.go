@@ -20,8 +20,7 @@ import (
 
 // ServerOptions returns options for a gRPC server that make it check each call.
 func (g *Guard) ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.InTapHandle(g.headers), grpc.ChainUnaryInterceptor(g.unary),
-		grpc.ChainStreamInterceptor(g.stream)}
+	return append(g.Interceptors().options(), grpc.InTapHandle(g.headers))
 }
 
 // headers decides about a call when its headers have arrived, before gRPC reads any part of its message. It runs on
@@ -93,18 +92,33 @@ func (g *Guard) undecided(ctx context.Context) context.Context {
 	return ctx
 }
 
+// Interceptors are what decides about each call of a server.
+type Interceptors struct {
+	Unary  grpc.UnaryServerInterceptor
+	Stream grpc.StreamServerInterceptor
+}
+
+func (i Interceptors) options() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(i.Unary), grpc.ChainStreamInterceptor(i.Stream)}
+}
+
+// Interceptors returns the interceptors that check each call, for calls that do not arrive over gRPC. The context of such
+// a call has a peer with the caller's certs.AuthInfo, and incoming metadata with the caller's token, if any.
+func (g *Guard) Interceptors() Interceptors { return Interceptors{g.unary, g.stream} }
+
 // Plaintext returns options for a gRPC server that has no Guard and uses only plaintext. The context of each call
 // carries access.Everybody.
-func Plaintext() []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
-			do grpc.UnaryHandler) (any, error) {
+func Plaintext() []grpc.ServerOption { return PlaintextInterceptors().options() }
+
+// PlaintextInterceptors returns the interceptors of a server that has no Guard and uses only plaintext.
+func PlaintextInterceptors() Interceptors {
+	return Interceptors{
+		Unary: func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 			return do(access.WithCall(ctx, access.Everybody), request)
-		}),
-		grpc.ChainStreamInterceptor(func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
-			do grpc.StreamHandler) error {
+		},
+		Stream: func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, do grpc.StreamHandler) error {
 			return do(server, &guarded{stream, access.WithCall(stream.Context(), access.Everybody)})
-		}),
+		},
 	}
 }
 
