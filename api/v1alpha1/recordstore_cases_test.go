@@ -186,6 +186,7 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/gateway/serviceAnnotations", value: fields{letters(64): "c"}, says: "at most 63"},
 	{field: "spec/gateway/serviceAnnotations", value: keys(33), says: "must have at most 32 items"},
 	{field: "spec/gateway/serviceAnnotations/a", value: 7, says: "must be of type string"},
+	{field: "spec/gateway/recordsHTTP", value: "yes", says: "must be of type boolean"},
 
 	{field: "spec/audit/mode", value: "All", says: `supported values: "None", "Refusals", "Writes"`},
 	{field: "spec/audit", value: fields{"mode": "Writes"}, with: fields{"spec/tls": fields{"mode": "Disabled"}},

@@ -418,7 +418,11 @@ type Gateway struct {
 	// +kubebuilder:validation:MaxProperties=32
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="a name of an annotation is letters, digits and - _ ., at most 63, with a domain and / before it where wanted"
 	ServiceAnnotations map[string]string `json:"serviceAnnotations,omitempty"`
-	PodOptions         `json:",inline"`
+	// RecordsHTTP makes the gateways serve reads of records over HTTP on port 7602, which the Service then has, too. TLS,
+	// tokens and grants are those of the gRPC port. See docs/http.md.
+	// +optional
+	RecordsHTTP bool `json:"recordsHTTP,omitempty"`
+	PodOptions  `json:",inline"`
 }
 
 // DeletionPolicy says what happens to the claims when a store is deleted.

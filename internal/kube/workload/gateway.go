@@ -43,16 +43,38 @@ func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 			}},
 		},
 	}
+	if store.Spec.Gateway.RecordsHTTP {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+			Name: portRecords, Port: PortRecordsHTTP, TargetPort: intstr.FromString(portRecords), Protocol: corev1.ProtocolTCP,
+			AppProtocol: new(recordsProtocol(store)),
+		})
+	}
 	maps.Copy(service.Annotations, store.Spec.Gateway.ServiceAnnotations)
 	return service
 }
 
+// portRecords is the name of the port of records over HTTP.
+const portRecords = "records"
+
 // gatewayProtocol returns the protocol on the gateway's port, for load balancers.
 func gatewayProtocol(store *v1alpha1.RecordStore) string {
-	if tls := store.Status.TLS; tls != nil && tls.Transport == v1alpha1.TransportRequired {
+	if requiresTLS(store) {
 		return "https"
 	}
 	return "kubernetes.io/h2c"
+}
+
+// recordsProtocol returns the protocol on the port of records over HTTP.
+func recordsProtocol(store *v1alpha1.RecordStore) string {
+	if requiresTLS(store) {
+		return "https"
+	}
+	return "http"
+}
+
+func requiresTLS(store *v1alpha1.RecordStore) bool {
+	tls := store.Status.TLS
+	return tls != nil && tls.Transport == v1alpha1.TransportRequired
 }
 
 // gatewayLeaveSeconds is how long a terminating gateway still accepts new connections. During that time the Service
@@ -66,7 +88,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	args := slices.Concat([]string{
 		"gateway", fmt.Sprintf("--listen=:%d", PortGateway), fmt.Sprintf("--http=:%d", PortGatewayHTTP),
 		"--store-uid=" + store.Status.StoreUID, "--planner=false", "--log-format=json",
-	}, TLSArgs(store), auditArgs(store), etcd.Args())
+	}, recordsArgs(store), TLSArgs(store), auditArgs(store), etcd.Args())
 	pod := podOf(store, ContainerGateway, image, args)
 	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{apart(selector.MatchLabels)}
 	pod.Tolerations = leavesSoon(store.Spec.Gateway.Scheduling)
@@ -74,6 +96,9 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	container := &pod.Containers[0]
 	container.Env = tracingEnv(store)
 	container.Ports = []corev1.ContainerPort{containerPort("grpc", PortGateway), containerPort("http", PortGatewayHTTP)}
+	if store.Spec.Gateway.RecordsHTTP {
+		container.Ports = append(container.Ports, containerPort(portRecords, PortRecordsHTTP))
+	}
 	container.Resources = resources(store.Spec.Gateway.Resources, "50m", "128Mi")
 	container.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{
 		Seconds: gatewayLeaveSeconds}}}
@@ -96,6 +121,14 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 			Template: template,
 		},
 	}
+}
+
+// recordsArgs returns the arguments for records over HTTP.
+func recordsArgs(store *v1alpha1.RecordStore) []string {
+	if !store.Spec.Gateway.RecordsHTTP {
+		return nil
+	}
+	return []string{fmt.Sprintf("--records-http=:%d", PortRecordsHTTP)}
 }
 
 // resources returns the requested resources, or small requests without limits if none are requested.

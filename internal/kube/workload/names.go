@@ -15,6 +15,7 @@ const (
 	PortShardHTTP   = 7611
 	PortGateway     = 7600
 	PortGatewayHTTP = 7601
+	PortRecordsHTTP = 7602 // of gateways
 	PortEtcdClient  = 2379
 	PortEtcdPeer    = 2380
 	PortEtcdHTTP    = 2381

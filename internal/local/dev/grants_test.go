@@ -80,7 +80,8 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	seams.disk = func(string) vfs.FS { return vfstest.NewMem() }
 	seams.listener, seams.dial = network.Listen, network.Dial
 	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 1, Mode: placement.Named, Listen: "127.0.0.1:0",
-		Shard: shard.Config{ReserveBytes: 16 << 20}, TLS: true, seams: seams})
+		RecordsHTTP: "127.0.0.1:0",
+		Shard:       shard.Config{ReserveBytes: 16 << 20}, TLS: true, seams: seams})
 	must.OK(t, err)
 	t.Cleanup(d.Kill)
 	must.OK(t, d.WaitReady(t.Context(), nil))
