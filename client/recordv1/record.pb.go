@@ -483,7 +483,11 @@ type GetRequest struct {
 	// Read exactly this version; empty: the newest.
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Leave the data out.
-	MetadataOnly  bool `protobuf:"varint,4,opt,name=metadata_only,json=metadataOnly,proto3" json:"metadata_only,omitempty"`
+	MetadataOnly bool `protobuf:"varint,4,opt,name=metadata_only,json=metadataOnly,proto3" json:"metadata_only,omitempty"`
+	// Read the record as it was in this view (sheaf.batch.v1.ViewService); excludes version. Any copy of the group that
+	// has what the view needs answers. OUT_OF_RANGE VIEW_EXPIRED if the view has ended. Download takes no view: give it
+	// the version that Get returned.
+	View          string `protobuf:"bytes,5,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -544,6 +548,13 @@ func (x *GetRequest) GetMetadataOnly() bool {
 		return x.MetadataOnly
 	}
 	return false
+}
+
+func (x *GetRequest) GetView() string {
+	if x != nil {
+		return x.View
+	}
+	return ""
 }
 
 type GetResponse struct {
@@ -1725,7 +1736,13 @@ type PlanScanRequest struct {
 	// Only these groups; empty: all.
 	Groups []string `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
 	// Intended bytes per split, 1 MiB to 1 TiB; 0: 256 MiB.
-	SplitBytes    int64 `protobuf:"varint,2,opt,name=split_bytes,json=splitBytes,proto3" json:"split_bytes,omitempty"`
+	SplitBytes int64 `protobuf:"varint,2,opt,name=split_bytes,json=splitBytes,proto3" json:"split_bytes,omitempty"`
+	// Plan a scan of this view (sheaf.batch.v1.ViewService) instead of new snapshots. Without groups: all groups of the
+	// view. Its splits are valid as long as the view is, and each names all copies of its group.
+	View string `protobuf:"bytes,3,opt,name=view,proto3" json:"view,omitempty"`
+	// Make splits that any caller may scan who may scan their group, for example executors that have another account than
+	// the process that plans. Otherwise only the caller of PlanScan may. Cursors are always for the caller who got them.
+	Shared        bool `protobuf:"varint,4,opt,name=shared,proto3" json:"shared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1772,6 +1789,20 @@ func (x *PlanScanRequest) GetSplitBytes() int64 {
 		return x.SplitBytes
 	}
 	return 0
+}
+
+func (x *PlanScanRequest) GetView() string {
+	if x != nil {
+		return x.View
+	}
+	return ""
+}
+
+func (x *PlanScanRequest) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
 }
 
 type PlanScanResponse struct {
@@ -1826,15 +1857,18 @@ type ScanSplit struct {
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	// Opaque: pass it to Scan. It is valid for 10 minutes after its last use. If the shard needs the space of the
 	// versions that it keeps for the split, the split becomes invalid earlier, and Scan answers OUT_OF_RANGE
-	// CURSOR_EXPIRED. If the store knows its callers, splits and cursors are valid only for the caller who got them; from
-	// another caller they are INVALID_ARGUMENT.
+	// CURSOR_EXPIRED. If the store knows its callers, splits (unless they are shared) and cursors are valid only for the
+	// caller who got them; from another caller they are INVALID_ARGUMENT. Splits of a view are valid as long as the view.
 	Split []byte `protobuf:"bytes,2,opt,name=split,proto3" json:"split,omitempty"`
 	// host:port of the shards that can serve the split, the best one first.
 	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// Estimate of stored bytes.
 	Bytes int64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Estimate of records.
-	Records       int64 `protobuf:"varint,5,opt,name=records,proto3" json:"records,omitempty"`
+	Records int64 `protobuf:"varint,5,opt,name=records,proto3" json:"records,omitempty"`
+	// Names of the nodes of these shards, in the order of addresses; a name is empty if the node is not known. Only a
+	// gateway fills them in.
+	Nodes         []string `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1904,6 +1938,13 @@ func (x *ScanSplit) GetRecords() int64 {
 	return 0
 }
 
+func (x *ScanSplit) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 type ScanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Scan only this group. Empty: a gateway scans all groups, and a shard scans all of its groups, one after another.
@@ -1915,7 +1956,10 @@ type ScanRequest struct {
 	// Leave the data out.
 	MetadataOnly bool `protobuf:"varint,4,opt,name=metadata_only,json=metadataOnly,proto3" json:"metadata_only,omitempty"`
 	// As in PutRequest.
-	RoutingEpoch  uint64 `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
+	RoutingEpoch uint64 `protobuf:"varint,5,opt,name=routing_epoch,json=routingEpoch,proto3" json:"routing_epoch,omitempty"`
+	// Scan this view (sheaf.batch.v1.ViewService): of group or, without group, of all groups of the view that the server
+	// knows. Excludes split and cursor, which name their view themselves.
+	View          string `protobuf:"bytes,6,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1983,6 +2027,13 @@ func (x *ScanRequest) GetRoutingEpoch() uint64 {
 		return x.RoutingEpoch
 	}
 	return 0
+}
+
+func (x *ScanRequest) GetView() string {
+	if x != nil {
+		return x.View
+	}
+	return ""
 }
 
 type ScanResponse struct {
@@ -2205,13 +2256,14 @@ const file_sheaf_record_v1_record_proto_rawDesc = "" +
 	"\x13commit_time_unix_ns\x18\x02 \x01(\x03R\x10commitTimeUnixNs\x12\x1f\n" +
 	"\vdata_crc32c\x18\x03 \x01(\aR\n" +
 	"dataCrc32c\x12\x1a\n" +
-	"\brepeated\x18\x04 \x01(\bR\brepeated\"\x9e\x01\n" +
+	"\brepeated\x18\x04 \x01(\bR\brepeated\"\xb2\x01\n" +
 	"\n" +
 	"GetRequest\x12,\n" +
 	"\x03key\x18\x01 \x01(\v2\x1a.sheaf.record.v1.RecordKeyR\x03key\x12#\n" +
 	"\rrouting_epoch\x18\x02 \x01(\x04R\froutingEpoch\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12#\n" +
-	"\rmetadata_only\x18\x04 \x01(\bR\fmetadataOnly\">\n" +
+	"\rmetadata_only\x18\x04 \x01(\bR\fmetadataOnly\x12\x12\n" +
+	"\x04view\x18\x05 \x01(\tR\x04view\">\n" +
 	"\vGetResponse\x12/\n" +
 	"\x06record\x18\x01 \x01(\v2\x17.sheaf.record.v1.RecordR\x06record\"\x87\x02\n" +
 	"\rDeleteRequest\x12,\n" +
@@ -2297,25 +2349,29 @@ const file_sheaf_record_v1_record_proto_rawDesc = "" +
 	"\vFindRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x10R\x02id\"A\n" +
 	"\fFindResponse\x121\n" +
-	"\arecords\x18\x01 \x03(\v2\x17.sheaf.record.v1.RecordR\arecords\"J\n" +
+	"\arecords\x18\x01 \x03(\v2\x17.sheaf.record.v1.RecordR\arecords\"v\n" +
 	"\x0fPlanScanRequest\x12\x16\n" +
 	"\x06groups\x18\x01 \x03(\tR\x06groups\x12\x1f\n" +
 	"\vsplit_bytes\x18\x02 \x01(\x03R\n" +
-	"splitBytes\"F\n" +
+	"splitBytes\x12\x12\n" +
+	"\x04view\x18\x03 \x01(\tR\x04view\x12\x16\n" +
+	"\x06shared\x18\x04 \x01(\bR\x06shared\"F\n" +
 	"\x10PlanScanResponse\x122\n" +
-	"\x06splits\x18\x01 \x03(\v2\x1a.sheaf.record.v1.ScanSplitR\x06splits\"\x85\x01\n" +
+	"\x06splits\x18\x01 \x03(\v2\x1a.sheaf.record.v1.ScanSplitR\x06splits\"\x9b\x01\n" +
 	"\tScanSplit\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
 	"\x05split\x18\x02 \x01(\fR\x05split\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x18\n" +
-	"\arecords\x18\x05 \x01(\x03R\arecords\"\x9b\x01\n" +
+	"\arecords\x18\x05 \x01(\x03R\arecords\x12\x14\n" +
+	"\x05nodes\x18\x06 \x03(\tR\x05nodes\"\xaf\x01\n" +
 	"\vScanRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
 	"\x05split\x18\x02 \x01(\fR\x05split\x12\x16\n" +
 	"\x06cursor\x18\x03 \x01(\fR\x06cursor\x12#\n" +
 	"\rmetadata_only\x18\x04 \x01(\bR\fmetadataOnly\x12#\n" +
-	"\rrouting_epoch\x18\x05 \x01(\x04R\froutingEpoch\"Y\n" +
+	"\rrouting_epoch\x18\x05 \x01(\x04R\froutingEpoch\x12\x12\n" +
+	"\x04view\x18\x06 \x01(\tR\x04view\"Y\n" +
 	"\fScanResponse\x121\n" +
 	"\arecords\x18\x01 \x03(\v2\x17.sheaf.record.v1.RecordR\arecords\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\fR\x06cursor\"<\n" +

@@ -67,9 +67,11 @@ const (
 //	                    of the copies is left.
 //	                    HASH_ROUTING (AdminService.CreateGroup, DeleteGroup): the groups of this store are fixed;
 //	                    GROUP_NOT_EMPTY (AdminService.DeleteGroup): the group holds something, and stays
-//	                    VIEW_UNKNOWN (Arrow Flight): a command names a view, and this version has none
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
+//	                    VIEW_EXPIRED (metadata "view"): the view was closed or has expired, or what it needs of the group
+//	                    is gone. Other data are never returned in its place. With metadata "shard", a shard says so of its
+//	                    own copy, and another copy may answer; a gateway says so where no copy is left
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of
 //	                    another write (another record, other data, a delete); nothing was written
 //	UNAUTHENTICATED     nobody is known to call, or the token is not taken; nothing was looked at
@@ -320,9 +322,11 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	                    of the copies is left.
 //	                    HASH_ROUTING (AdminService.CreateGroup, DeleteGroup): the groups of this store are fixed;
 //	                    GROUP_NOT_EMPTY (AdminService.DeleteGroup): the group holds something, and stays
-//	                    VIEW_UNKNOWN (Arrow Flight): a command names a view, and this version has none
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
+//	                    VIEW_EXPIRED (metadata "view"): the view was closed or has expired, or what it needs of the group
+//	                    is gone. Other data are never returned in its place. With metadata "shard", a shard says so of its
+//	                    own copy, and another copy may answer; a gateway says so where no copy is left
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of
 //	                    another write (another record, other data, a delete); nothing was written
 //	UNAUTHENTICATED     nobody is known to call, or the token is not taken; nothing was looked at

@@ -29,6 +29,9 @@ const (
 	// Views do not contain the following keys.
 	accessKey  = "access" // table of grants, for internal/security/access
 	signingKey = "seal"   // key with which gateways and shards sign values that clients return later
+	// See dataviews.go for these two.
+	viewsMarkKey = "views"
+	viewsKey     = "views/"
 	// These keys sort after volumes/. Therefore they are outside the range that older versions of Sheaf watch.
 	wakesKey   = "wakes/"       // see wakes.go
 	keeperKey  = "wakes-keeper" // see wakes.go

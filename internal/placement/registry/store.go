@@ -30,6 +30,7 @@ type Store struct {
 	grants
 	ledgers
 	weights
+	dataViews
 
 	steps sync.Map // maps Shard.Boot to the Shard that was last passed to NextStep
 	// making maps Bound.Prefix to a *longlock.Mutex, which is held while a group covered by the bound is created.
@@ -55,7 +56,8 @@ func NewStoreAt(client *clientv3.Client, prefix, name string, logger *slog.Logge
 		logger = slog.New(slog.DiscardHandler)
 	}
 	k := keys{client: client, prefix: prefix + "/" + name + "/", logger: logger}
-	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k}}, nil
+	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k},
+		dataViews: dataViews{k}}, nil
 }
 
 // Name returns the store's name, as given to NewStore or NewStoreAt.

@@ -39,6 +39,9 @@ type Weight struct {
 	// archived yet.
 	Hold  uint64 `json:"hold,omitempty"`
 	Holds bool   `json:"holds,omitempty"`
+	// Term is the leader's term when it made the report. Only a report of the present term proves that there is no
+	// archive: an older one may be from before the archive began. It is 0 in reports of older versions of Sheaf.
+	Term uint64 `json:"term,omitempty"`
 }
 
 // weightsPart is the value of a key weights/SHARD/PART.

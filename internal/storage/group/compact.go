@@ -23,9 +23,10 @@ const (
 	paceBytes = 1 << 20
 )
 
-// errNothingToDrop and errConfAhead mean that a segment is not rewritten, and give the reason.
+// These errors mean that a segment is not rewritten, and give the reason.
 var (
 	errNothingToDrop = errors.New("nothing to drop")
+	errHoldLowered   = errors.New("holds history that is needed since the compaction has begun")
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
@@ -198,9 +199,9 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 		views = views[len(run):]
 		switch {
 		case errors.Is(err, errNothingToDrop):
-		case errors.Is(err, errConfAhead):
-			// The later runs are not compacted either, because Raft's floor must not pass a membership change that the
-			// manifest does not contain.
+		case errors.Is(err, errConfAhead), errors.Is(err, errHoldLowered):
+			// The later runs are not compacted either: Raft's floor must not pass a membership change that the manifest does
+			// not contain, and the next compaction obeys the new hold.
 			c.editor.folder.logger.Debug("segment is compacted later", "segment", run[0].number, "why", err)
 			return failed
 		case errors.Is(err, format.ErrNoSpace):

@@ -134,7 +134,7 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 	case isHistory:
 		w.out.held.at += from.LengthBound()
 	case isGone:
-		w.out.history = w.held.through
+		w.out.history, w.out.obeysHold = w.held.through, !w.opts.IgnoreHold
 	}
 	if fate == isGone || fate == isForgotten {
 		w.out.dropped++

@@ -58,6 +58,24 @@ func (l *Log) BeginHistory() error {
 	return err
 }
 
+// SettleHistory does the same as BeginHistory, and returns the history floor. When it returns, a hold that was set before
+// the call is in force: only a compaction that ignores holds raises the floor above it.
+func (l *Log) SettleHistory() (floor uint64, err error) {
+	if err := l.BeginHistory(); err != nil {
+		return 0, err
+	}
+	// A compaction that had compared with the hold of before has written its manifest when this lock is free.
+	if err := l.editor.w.whileOpen(func() error { return nil }); err != nil {
+		l.addNames("history", &err)
+		return 0, err
+	}
+	floor, known := l.HistoryFloor()
+	if !known {
+		return 0, fmt.Errorf("group %s: history: no hold is in force", l.opts.Identity.Name)
+	}
+	return floor, nil
+}
+
 // EndHistory ends the hold, and durably removes the history floor: nothing needs the history of the group any more. A
 // hold that is set later begins with a new floor. If the floor cannot be removed, compaction obeys no hold until the
 // log is loaded again, and EndHistory can be repeated.

@@ -20,6 +20,9 @@ type rewrite struct {
 	// history is the index to which the rewrite raises a lower history floor. It is 0 if no superseded version is
 	// dropped. If it is above the applied index, the floor is raised only to the applied index.
 	history uint64
+	// obeysHold means that the rewrite keeps what the hold needs. If the hold has become lower than history since, the
+	// swap is refused, because the rewrite has dropped versions that the hold needs now.
+	obeysHold bool
 	// tombstones is the index to which the rewrite raises a lower tombstone floor. It is 0 if the floor need not rise.
 	tombstones uint64
 	to         *segio.Writer
@@ -166,6 +169,9 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	err := e.w.gate.usable()
+	if err == nil && r.obeysHold && e.state.holdIndex() < r.history {
+		err = errHoldLowered
+	}
 	if err == nil {
 		err = e.w.amend(func(m *format.Manifest) {
 			i := slices.IndexFunc(m.Segments, func(s format.ManifestSegment) bool { return s.Number == r.old[0].number })
