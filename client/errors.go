@@ -71,8 +71,9 @@ var (
 	ErrDataLoss = errors.New("data loss")
 	// ErrCursorExpired means that the snapshot of a scan no longer exists. Start the scan again.
 	ErrCursorExpired = errors.New("cursor expired")
-	// ErrViewUnknown means that a command of Arrow Flight names a view. Views do not exist yet.
-	ErrViewUnknown = errors.New("view unknown")
+	// ErrViewExpired means that a view was closed or has expired, or that what it needs of a group is gone. Error.Metadata
+	// names the view.
+	ErrViewExpired = errors.New("view expired")
 	// ErrBadRange means that a download's offset is beyond the end of the record.
 	ErrBadRange = errors.New("bad range")
 	// ErrPermissionDenied means that the caller is not permitted to use the operation in the group. The error does not
@@ -156,7 +157,7 @@ var matches = []struct {
 	{target: ErrRequestIDReused, reason: reason.RequestIDReused},
 	{target: ErrDataLoss, code: codes.DataLoss},
 	{target: ErrCursorExpired, reason: reason.CursorExpired},
-	{target: ErrViewUnknown, reason: reason.ViewUnknown},
+	{target: ErrViewExpired, reason: reason.ViewExpired},
 	{target: ErrBadRange, reason: reason.BadRange},
 	{target: ErrPermissionDenied, code: codes.PermissionDenied},
 	{target: ErrUnauthenticated, code: codes.Unauthenticated},

@@ -54,7 +54,7 @@ func (g *Gateway) flightService() *grpc.ServiceDesc {
 // badCommand returns the error for a command that cannot be carried out.
 func badCommand(err error) error {
 	if view, ok := errors.AsType[*arrow.ViewError](err); ok {
-		return fail(codes.NotFound, reason.ViewUnknown, "%v", view)
+		return fail(codes.NotFound, reason.ViewExpired, "%v", view)
 	}
 	return status.Error(codes.InvalidArgument, err.Error())
 }

@@ -27,6 +27,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/lead"
 	"sheaf.dev/sheaf/internal/shard/quota"
+	"sheaf.dev/sheaf/internal/shard/views"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
@@ -179,6 +180,7 @@ type Registry interface {
 	care.Etcd
 	lead.Etcd
 	quota.Etcd
+	views.Etcd
 	PutWeights(ctx context.Context, shard string, weights map[string]registry.Weight) error
 	DeleteGroup(ctx context.Context, g placement.Group) error
 	LastAnswer() (last time.Time, held string)
@@ -253,6 +255,7 @@ func (c *Config) validate() error {
 		{"limit of bytes in flight of a replica", c.Limits.ReplicaBytesInFlightMax},
 		{"byte rate to other shards", c.Limits.FetchBytesPerSecond},
 		{"limit of bytes held for an archive", c.Compaction.HoldBytesMax},
+		{"limit of bytes held for views", c.Compaction.ViewsHeldMax},
 		{"delay of the trash", int64(c.TrashDelay)},
 		{"retention's versions", int64(c.Retention.Versions)},
 		{"retention's age", int64(c.Retention.MinAge)},

@@ -320,6 +320,24 @@ func (r *memRegistry) PutLedger(_ context.Context, tenant string, value []byte, 
 }
 
 // SigningKey implements Registry.
+func (r *memRegistry) WatchDataViews(ctx context.Context) <-chan registry.DataViews {
+	out := make(chan registry.DataViews, 1)
+	go func() {
+		defer close(out)
+		out <- registry.DataViews{}
+		<-ctx.Done()
+	}()
+	return out
+}
+
+func (r *memRegistry) DataView(context.Context, uuid.UUID) (placement.DataView, bool, error) {
+	return placement.DataView{}, false, nil
+}
+
+func (r *memRegistry) PutDataView(_ context.Context, v placement.DataView) (placement.DataView, error) {
+	return v, placement.ErrChanged
+}
+
 func (r *memRegistry) SigningKey(context.Context) ([]byte, error) { return make([]byte, 32), nil }
 
 // Follow implements Registry. It returns complete views; the shard picks the groups that concern it.

@@ -80,6 +80,7 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 			next.Term, next.ConfIndex, next.Everywhere = m.Term, m.ConfIndex, weight.Everywhere
 		}
 		weight.Hold, weight.Holds = p.holds.Of(ctx, sv, state)
+		weight.Term = sv.Replica().Members().Term
 		weights[name] = weight
 		if leads {
 			next.Leader = p.cfg.Name

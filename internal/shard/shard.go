@@ -26,6 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/shard/views"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -64,6 +65,7 @@ type Shard struct {
 	problems  *problems.List
 	answersAt atomic.Pointer[time.Time] // when the volume began to respond after a silence; nil if it never was silent
 	compactor *care.Compactor
+	views     *views.Set
 	peers     *peers
 	repairer  *care.Repairer
 }
@@ -112,8 +114,9 @@ func newShard(cfg Config) *Shard {
 	s.id.FS = s.cfg.FS
 	s.volume = s.cfg.newDisk(s.logger)
 	s.watcher = s.newWatcher()
+	s.views = views.New(cfg.Placement, s.replicas.IsHeld, s.holdViews)
 	s.compactor = care.New(care.Options{
-		Compaction: cfg.Compaction, Context: s.ctx, Replicas: s.replicas, Disk: s.volume, Etcd: cfg.Placement,
+		Compaction: cfg.Compaction, Context: s.ctx, Replicas: s.replicas, Disk: s.volume, Etcd: cfg.Placement, Views: s.views,
 		Problems: s.problems, Logger: s.logger, TrashDelay: cfg.TrashDelay, ScanTTL: serve.ScanTTL,
 		WeightsFresh: cfg.ReportInterval, Freed: func() { s.committer.SpaceFreed() },
 	})
@@ -169,7 +172,8 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	s.peers.hub = s.newHub()
-	services := host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub, Archive: s.newArchive()}
+	services := host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub, Archive: s.newArchive(),
+		Views: viewCopies{s: s}}
 	s.server.Serve(services, func(err error) {
 		s.problems.Note("serving gRPC", err)
 	})
@@ -239,6 +243,7 @@ func (s *Shard) care(known placement.Shard) {
 		// stepAll raises the volume's step number, both in the superblock and in etcd. An older copy of the disk has a
 		// lower step number than etcd, and is recognized by that.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
+		s.views.Run,
 		s.compactor.Run,
 		s.compactor.Trash.Run,
 		s.repairer.Run,

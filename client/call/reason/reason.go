@@ -48,7 +48,7 @@ const (
 	CursorExpired = "CURSOR_EXPIRED"
 	BadRange      = "BAD_RANGE"
 	SlowReader    = "SLOW_READER"
-	ViewUnknown   = "VIEW_UNKNOWN"
+	ViewExpired   = "VIEW_EXPIRED"
 )
 
 // OutcomeUnknown is the reason for the failure of a write that may or may not have been applied.

@@ -29,7 +29,7 @@ func TestTheTextOfAnErrorBeginsWithItsReason(t *testing.T) {
 	}{
 		{status.Error(codes.PermissionDenied, "no"), "[PERMISSION_DENIED] no"},
 		{errors.New("no"), "[UNKNOWN] no"},
-		{status.Error(codes.InvalidArgument, "[VIEW_UNKNOWN] no"), "[INVALID_ARGUMENT] [VIEW_UNKNOWN] no"},
+		{status.Error(codes.InvalidArgument, "[VIEW_EXPIRED] no"), "[INVALID_ARGUMENT] [VIEW_EXPIRED] no"},
 		{with(info("example.org", "OTHER", nil)), "[FAILED_PRECONDITION] elsewhere"},
 		{with(info(Domain, NotLeader, map[string]string{"address": "10.0.0.7:7400", "routing_epoch": "12", "other": "x"})),
 			"[NOT_LEADER] (address=10.0.0.7:7400 routing_epoch=12) elsewhere"},

@@ -13,6 +13,7 @@ import (
 
 	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/client/batchv1"
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/security/identity"
@@ -150,6 +151,14 @@ var rules = map[string]Rule{
 	peerv1.PeerService_FetchGroup_FullMethodName:   {For: Shards},
 	peerv1.PeerService_FetchEntries_FullMethodName: {For: Shards},
 	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
+
+	// Gateways decide which groups a view may have before they ask shards to hold them.
+	peerv1.ViewCopyService_HoldView_FullMethodName: {For: Gateways},
+	// A view is closed and renewed by whoever may scan all its groups.
+	batchv1.ViewService_OpenView_FullMethodName:  granted(Scan, InRequest),
+	batchv1.ViewService_RenewView_FullMethodName: granted(Scan, InRequest),
+	batchv1.ViewService_ListViews_FullMethodName: granted(Scan, InRequest),
+	batchv1.ViewService_CloseView_FullMethodName: granted(Scan, InRequest),
 
 	// These calls return every record of the store, and only the archiver needs them. They are refused even to
 	// administrators, who can read all records through other calls.

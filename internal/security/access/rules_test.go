@@ -59,6 +59,8 @@ func TestWhoMayCallWhat(t *testing.T) {
 		"/sheaf.record.v1.AccessService/":            {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
 		"/sheaf.peer.v1.PeerService/": {unknown, denied, denied, denied, denied, ok, denied, denied, denied,
 			denied},
+		"/sheaf.peer.v1.ViewCopyService/": {unknown, denied, denied, ok, denied, denied, denied, denied, denied, denied},
+		"/sheaf.batch.v1.ViewService/":    {unknown, ok, ok, ok, ok, ok, denied, ok, ok, denied},
 		"/sheaf.archive.v1.ArchiveService/": {unknown, denied, denied, denied, denied, denied, denied, denied, denied,
 			ok},
 		"/sheaf.archive.v1.ArchiveService/EndHistory": {unknown, denied, ok, ok, ok, ok, denied, denied, denied, ok},

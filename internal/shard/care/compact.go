@@ -38,6 +38,8 @@ type Compaction struct {
 	Interval           time.Duration // time between two checks of all groups; default: 30 s
 	// HoldBytesMax limits the total number of bytes that archive holds retain in all groups. 0 means 5 % of the volume.
 	HoldBytesMax int64
+	// ViewsHeldMax limits the total number of bytes that views retain in all groups. 0 means 10 % of the volume.
+	ViewsHeldMax int64
 }
 
 // Options holds everything that a Compactor may use.
@@ -47,6 +49,7 @@ type Options struct {
 	Replicas *replicas.Set
 	Disk     *disk.Disk
 	Etcd     Etcd
+	Views    Views
 	Problems *problems.List
 	Logger   *slog.Logger
 
@@ -106,7 +109,7 @@ func New(opts Options) *Compactor {
 		reported: &reportedWeights{etcd: opts.Etcd, fresh: opts.WeightsFresh, shards: map[string]reportedWeight{}},
 		progress: make(chan struct{}),
 	}
-	c.History = newHolds(c.reported)
+	c.History = newHolds(c.reported, opts.Views)
 	c.Trash = &trash.Bin{Options: trash.Options{
 		FS: opts.Disk.Log.FS, Dir: func() string { return opts.Disk.TrashDir() }, Delay: opts.TrashDelay,
 		Held: opts.Replicas.IsHeld, Coming: opts.Replicas.IsExpected, Fuller: c.moreToFree, Freed: opts.Freed,
@@ -173,6 +176,7 @@ func (c *Compactor) lookAtAll(ctx context.Context) {
 	c.limitScans()
 	c.History.forget(c.Replicas.Routes())
 	c.limitHistory(ctx)
+	c.limitViews(ctx)
 	for _, g := range c.servedGroups(nil) {
 		if g.stats.Reclaim.Tombstones > 0 { // some tombstones may be dropped only when the other members have them
 			c.limitTombstones(g.Served)

@@ -21,6 +21,9 @@ import (
 // nothing but compaction. It is ignored when it keeps too many bytes, or when space is short, so no write is refused
 // or delayed for the sake of an archive. If history is dropped despite a hold, the history floor of the log shows
 // that.
+//
+// Views need history, too (sheaf.batch.v1.ViewService). Each shard reads them from etcd itself. The hold of a group's log
+// is the lowest one of its archive and its views.
 
 // holdPart is a divisor: all holds together keep at most the size of the volume divided by holdPart (5 %), unless
 // Compaction.HoldBytesMax is set.
@@ -29,6 +32,9 @@ const holdPart = 20
 // Holds records the holds of the groups on this shard, in memory only. It is safe for concurrent use.
 type Holds struct {
 	reported *reportedWeights
+	// views returns the hold of a group's views. If on is false, no view needs the group; if known is false, nothing was
+	// heard of views yet.
+	views func(id uuid.UUID) (at uint64, on, known bool)
 
 	mu     sync.Mutex
 	groups map[uuid.UUID]*hold
@@ -46,6 +52,9 @@ type hold struct {
 	// term is the last term in which this replica, as the group's leader, looked up the holds that were last reported
 	// by all members.
 	term uint64
+	// none means that the group has no archive, as far as known: the last report of a leader says so, or the log has never
+	// had a hold. Without it, a log with a history floor counts as archived, because unknown is not none.
+	none bool
 }
 
 // index returns the index of the hold. It returns false if the group has no hold.
@@ -60,8 +69,8 @@ func (h *hold) index() (at uint64, on bool) {
 	return at, on
 }
 
-func newHolds(reported *reportedWeights) *Holds {
-	return &Holds{reported: reported, groups: map[uuid.UUID]*hold{}}
+func newHolds(reported *reportedWeights, views Views) *Holds {
+	return &Holds{reported: reported, groups: map[uuid.UUID]*hold{}, views: views.HoldOf}
 }
 
 // of returns the hold of a group. The caller holds mu.
@@ -94,11 +103,34 @@ func (h *Holds) change(sv *replicas.Served, do func(*hold)) {
 	one := h.of(sv.UUID())
 	do(one)
 	at, on := one.index()
-	sv.Log().SetHold(group.Hold{Index: at, On: on})
+	h.set(sv, at, on)
 	h.mu.Unlock()
 	// If there is no space to store the history floor, the floor remains unknown, and HistoryFloor reports that. The
 	// archive works nevertheless.
 	_ = sv.Log().BeginHistory()
+}
+
+// set makes a log obey its hold. The arguments are the hold of the group's archive. The caller holds mu, so that no older
+// knowledge replaces a newer one.
+func (h *Holds) set(sv *replicas.Served, at uint64, on bool) {
+	viewed, needed, known := h.views(sv.UUID())
+	if !known { // the log keeps what it has: it is not known how much of it a view needs
+		viewed, needed = ofLog(sv.Log())
+	}
+	if needed && (!on || viewed < at) {
+		at, on = viewed, true
+	}
+	sv.Log().SetHold(group.Hold{Index: at, On: on})
+}
+
+// View makes the log of a group obey its views, and returns the history floor. When it returns, no compaction raises the
+// floor above the hold, unless it ignores holds.
+func (h *Holds) View(ctx context.Context, sv *replicas.Served, state placement.Group) (floor uint64, err error) {
+	at, on := h.Of(ctx, sv, state)
+	h.mu.Lock()
+	h.set(sv, at, on)
+	h.mu.Unlock()
+	return sv.Log().SettleHistory()
 }
 
 // Leave records that an archiver's call has ended. If no other call follows a group, the last position that this call
@@ -143,8 +175,14 @@ func (h *Holds) End(ctx context.Context, sv *replicas.Served, state placement.Gr
 	_, ended = sv.Log().HistoryFloor()
 	ended = ended || one.known
 	// A leader must not learn from etcd what it has reported itself.
-	one.last, one.known, one.term = 0, false, m.Term
+	one.last, one.known, one.term, one.none = 0, false, m.Term, true
 	h.mu.Unlock()
+	if _, viewed, known := h.views(sv.UUID()); viewed || !known {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.set(sv, 0, false)
+		return ended, nil // views need the history; the log keeps no more of it than they do
+	}
 	return ended, sv.Log().EndHistory()
 }
 
@@ -159,8 +197,8 @@ func (h *Holds) forget(r *replicas.Routes) {
 	}
 }
 
-// Of returns the hold of a group that this shard serves. It returns false if the group has no hold. To learn of the
-// hold, it may read from etcd what leaders have reported.
+// Of returns the hold of a group's archive, on a shard that serves the group. It returns false if there is none. To learn
+// of it, Of may read from etcd what leaders have reported.
 func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Group) (at uint64, on bool) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID {
 		return h.ofLeader(ctx, sv, m.Term, state)
@@ -175,7 +213,17 @@ func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Gro
 	if one.known {
 		return one.last, true
 	}
-	return ofLog(sv.Log())
+	return one.unknown(sv, told.Term > 0 && told.Term == sv.Replica().Members().Term)
+}
+
+// unknown returns the hold of an archive of which no position is known. If reported is true, the present leader has
+// reported that there is no archive.
+func (h *hold) unknown(sv *replicas.Served, reported bool) (at uint64, on bool) {
+	at, on = ofLog(sv.Log())
+	if h.none = h.none || reported || !on; h.none {
+		return 0, false
+	}
+	return at, on
 }
 
 // ofLeader does the same as Of on the group's leader. A leader to which no archiver has given a position uses the
@@ -187,19 +235,22 @@ func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, term uint64,
 	one := h.of(sv.UUID())
 	at, on = one.index()
 	asked := one.term == term
+	if !on && asked {
+		at, on = one.unknown(sv, false)
+	}
 	h.mu.Unlock()
 	if on || asked {
-		if !on {
-			return ofLog(sv.Log())
-		}
-		return at, true
+		return at, on
 	}
-	found, complete := registry.Weight{}, true
+	found, newest, complete := registry.Weight{}, registry.Weight{}, true
 	for _, member := range state.Members {
 		weights, known := h.reported.weightsOf(ctx, member.Shard)
 		complete = complete && known
 		if w := weights[state.Name]; w.UUID == state.UUID && w.Holds && w.Hold >= found.Hold {
 			found = w
+		}
+		if w := weights[state.Name]; w.UUID == state.UUID && w.Term >= newest.Term {
+			newest = w
 		}
 	}
 	h.mu.Lock()
@@ -213,7 +264,7 @@ func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, term uint64,
 	if at, on = one.index(); on {
 		return at, true
 	}
-	return ofLog(sv.Log())
+	return one.unknown(sv, complete && newest.Term > 0)
 }
 
 // ofLog returns the hold of a log while nothing is known about its archive, for example if etcd has not responded
@@ -228,7 +279,9 @@ func (c *Compactor) hold(sv *replicas.Served) {
 		return // nothing is known about the group, so the log keeps its current hold
 	}
 	at, on := c.History.Of(c.Context, sv, state.Group)
-	sv.Log().SetHold(group.Hold{Index: at, On: on})
+	c.History.mu.Lock()
+	defer c.History.mu.Unlock()
+	c.History.set(sv, at, on)
 }
 
 // holdBytesMax returns how many bytes the holds of all groups may keep. It returns false if there is no limit, because
@@ -246,19 +299,34 @@ func (c *Compactor) limitHistory(ctx context.Context) {
 		return
 	}
 	groups, held := c.heldGroups()
+	groups = slices.DeleteFunc(groups, func(g servedGroup) bool {
+		if !c.History.byViews(g.UUID()) {
+			return false
+		}
+		held -= g.stats.HeldBytes // limitViews counts these
+		return true
+	})
 	for _, g := range groups {
 		if held <= most || ctx.Err() != nil {
 			return
 		}
 		c.Logger.Warn("gave up history that an archive holds, because holds keep too many bytes: is the archiver running?",
 			"group", g.Name(), "held_bytes", g.stats.HeldBytes, "of_all_groups", held, "limit", most)
-		c.compact(ctx, &g, group.CompactOptions{RateBytesPerSecond: max(c.RateBytesPerSecond, 0), IgnoreHold: true})
+		opts := compactAtRate(c.RateBytesPerSecond)
+		opts.IgnoreHold = true
+		c.compact(ctx, &g, opts)
 		held -= g.stats.HeldBytes - g.Log().Stats().HeldBytes
 	}
 }
 
+// compactAtRate returns options with a rate limit as Compaction.RateBytesPerSecond has it.
+func compactAtRate(bytesPerSecond int64) group.CompactOptions {
+	return group.CompactOptions{RateBytesPerSecond: max(bytesPerSecond, 0)}
+}
+
 // giveUpHistory frees space for the volume. It compacts, regardless of their holds, all groups that keep bytes only
-// for an archive, and then those that may keep deletes for it.
+// for an archive or for views, and then those that may keep deletes for it. Other copies of these groups can still
+// answer for the views.
 func (c *Compactor) giveUpHistory(ctx context.Context) (made bool) {
 	if c.Off {
 		return false
@@ -273,7 +341,7 @@ func (c *Compactor) giveUpHistory(ctx context.Context) (made bool) {
 		if ctx.Err() != nil {
 			break
 		}
-		c.Logger.Warn("gave up history that an archive holds, because the volume needs the space", "group", g.Name(),
+		c.Logger.Warn("gave up history that an archive or views hold, because the volume needs the space", "group", g.Name(),
 			"held_bytes", g.stats.HeldBytes)
 		made = c.compact(ctx, &g, group.CompactOptions{SpaceLow: true, IgnoreHold: true}) > 0 || made
 	}

@@ -75,12 +75,13 @@ type Services struct {
 	Admin   serve.Admin
 	Peers   peerv1.PeerServiceServer
 	Archive archivev1.ArchiveServiceServer
+	Views   peerv1.ViewCopyServiceServer
 }
 
 // session is a period during which one volume is served.
 type session struct {
-	records, admin, peers, archive, flight any
-	calls                                  *serve.Server
+	records, admin, peers, archive, flight, views any
+	calls                                         *serve.Server
 	// Each call in the session holds a read lock on underWay. When the session ends, underWay is locked for writing and
 	// never unlocked, so that no further call can begin.
 	underWay sync.RWMutex
@@ -136,6 +137,10 @@ func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServic
 		of: func(now *session) any { return now.archive }, held: archivev1.UnimplementedArchiveServiceServer{},
 		refuse: refuse,
 	})
+	copies := &peerv1.ViewCopyService_ServiceDesc
+	s.register(copies, copies, &service{
+		of: func(now *session) any { return now.views }, held: peerv1.UnimplementedViewCopyServiceServer{}, refuse: refuse,
+	})
 	flights := serve.FlightService()
 	s.register(flights, flights, &service{
 		of: func(now *session) any { return now.flight }, held: serve.NoFlight{}, refuse: refuse,
@@ -167,7 +172,8 @@ func (s *Server) accept(failed func(error)) {
 func (s *Server) Serve(services Services, failed func(error)) {
 	s.session.Store(&session{
 		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers,
-		archive: services.Archive, flight: services.Calls.Flight(), calls: services.Calls,
+		archive: services.Archive, flight: services.Calls.Flight(), views: services.Views,
+		calls: services.Calls,
 	})
 	s.setServing(true)
 	s.accept(failed)

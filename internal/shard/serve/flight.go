@@ -30,7 +30,7 @@ func (s *Server) Flight() flight.FlightServiceServer {
 // badCommand returns the error for a command or ticket that cannot be carried out.
 func badCommand(err error) error {
 	if view, ok := errors.AsType[*arrow.ViewError](err); ok {
-		return answer.Fail(codes.NotFound, reason.ViewUnknown, "%v", view)
+		return answer.Fail(codes.NotFound, reason.ViewExpired, "%v", view)
 	}
 	return answer.Fail(codes.InvalidArgument, "", "%v", err)
 }

@@ -127,6 +127,40 @@ func TestAWriteBesideACompactionKeepsWhatItSupersedes(t *testing.T) {
 	})
 }
 
+// TestAHoldThatComesDuringACompactionIsObeyed sets a hold after a compaction has decided what to drop. That compaction
+// must not drop anything any more. A compaction that ignores holds drops it nevertheless, and raises the floor.
+func TestAHoldThatComesDuringACompactionIsObeyed(t *testing.T) {
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 1, Data: payload(1, 60)})
+	ok(t, d.log.Seal())
+	for _, ignore := range []bool{false, true} {
+		d.log.SetHold(Hold{})
+		d.log.compacting.Lock()
+		c := d.log.newCompaction(t.Context(), CompactOptions{All: true, IgnoreHold: ignore})
+		views, err := c.learn()
+		ok(t, err)
+		ok(t, c.look(views))
+		d.log.SetHold(Hold{Index: 1, On: true})
+		if floor, err := d.log.SettleHistory(); err != nil || floor > 2 {
+			t.Errorf("the floor is %d, %v", floor, err)
+		}
+		ok(t, c.rewriteRuns(views))
+		d.log.compacting.Unlock()
+		if !ignore {
+			wantIndexes(t, d.log, 1, 1, 2)
+			continue
+		}
+		wantIndexes(t, d.log, 1, 2)
+		wantFloor(t, d.log, 2, true)
+	}
+	d.log.SetHold(Hold{})
+	ok(t, d.log.EndHistory())
+	if floor, err := d.log.SettleHistory(); err == nil {
+		t.Errorf("without a hold, the floor is %d", floor)
+	}
+	ok(t, d.log.Close(false))
+}
+
 // TestTheFloorCoversWritesBesideACompaction checks the floor if there is no hold. A compaction then also drops versions
 // that are superseded while it runs, so the floor must be above them.
 func TestTheFloorCoversWritesBesideACompaction(t *testing.T) {

@@ -24,7 +24,7 @@ func TestEveryReasonHasAnError(t *testing.T) {
 		client.ErrTooLarge, client.ErrDiskFull, client.ErrOverloaded, client.ErrMemoryFull, client.ErrGroupLimit,
 		client.ErrHashRouting, client.ErrGroupNotEmpty,
 		client.ErrUnavailable, client.ErrGroupFailed, client.ErrOutcomeUnknown, client.ErrRequestIDReused, client.ErrDataLoss,
-		client.ErrCursorExpired, client.ErrViewUnknown,
+		client.ErrCursorExpired, client.ErrViewExpired,
 		client.ErrBadRange, client.ErrQuotaExceeded,
 	}
 	content, err := os.ReadFile("../../../api/sheaf/record/v1/record.proto")
