@@ -15,6 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/client/call/liveness"
 	"sheaf.dev/sheaf/client/call/message"
+	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/security/access"
@@ -143,7 +144,7 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 			continue
 		}
 		r := t.route(&it.key)
-		leader := r.leader()
+		leader := it.failures.next(r)
 		if leader == nil {
 			err := failed[string(it.key.group)]
 			if err == nil {
@@ -219,7 +220,7 @@ func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 
 // failed records a failed attempt at a shard, and changes the destination for calls to the group if necessary.
 func (it *item) failed(err error, v routing.Verdict) {
-	if it.route != nil {
+	if it.route != nil && v.Reason != reason.ViewExpired { // the leader remains the best shard for other calls
 		it.route.learn(it.to, v)
 	}
 	it.note(err, v)
@@ -228,7 +229,7 @@ func (it *item) failed(err error, v routing.Verdict) {
 // note records a failure. If the item must not be retried, the failure becomes its result.
 func (it *item) note(err error, v routing.Verdict) {
 	it.answered = !it.effect.Failed(v, true)
-	it.err = told(err, &it.effect)
+	it.err = told(ofEveryCopy(err, v), &it.effect)
 }
 
 // open returns the number of items that have no result yet, and the verdict v on the first of them.

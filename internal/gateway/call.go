@@ -155,7 +155,7 @@ func (c *repeated) repeat(ctx context.Context, t *table, do attempt, find func(*
 // try makes one attempt to call a group's leader. If the call must be retried, try waits until it is time for the next
 // attempt. If done is true, err is the call's result. The argument r may be nil.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
-	f := failedAttempt{shard: r.leader(), route: r, table: t}
+	f := failedAttempt{shard: c.failed.next(r), route: r, table: t}
 	if f.shard == nil {
 		f.err = r.noShardError()
 	} else if f.sent, f.err = do(ctx, r.place(f.shard)); f.err == nil {
@@ -181,9 +181,11 @@ type failedAttempt struct {
 // goOn decides what to do after a failed attempt. If the call must be retried, goOn waits until it is time for the
 // next attempt. If done is true, err is the call's result.
 func (c *repeated) goOn(ctx context.Context, f *failedAttempt) (done bool, err error) {
-	answer := c.Report(f.err, f.verdict, f.sent)
+	answer := c.Report(ofEveryCopy(f.err, f.verdict), f.verdict, f.sent)
 	if f.shard != nil && f.verdict.Fate != routing.Final {
-		f.route.learn(f.shard, f.verdict)
+		if f.verdict.Reason != reason.ViewExpired { // the leader remains the best shard for other calls
+			f.route.learn(f.shard, f.verdict)
+		}
 		answer = unreachable(f.err, f.shard.name)
 	}
 	if !c.Failed(answer, f.verdict, f.sent) {

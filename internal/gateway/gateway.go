@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"sheaf.dev/sheaf/client/batchv1"
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/call/reason"
@@ -223,6 +224,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	var watch context.Context
 	watch, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go g.follow(watch)
+	g.streams.Go(func() { g.expireViews(watch) })
 	go func() { g.served <- g.server.Serve(g.taken) }()
 	return g, nil
 }
@@ -246,6 +248,7 @@ func (g *Gateway) newServer() *grpc.Server {
 	server.RegisterService(g.flightService(), &flightServer{g: g})
 	recordv1.RegisterRoutingServiceServer(server, &routingServer{g: g})
 	recordv1.RegisterAdminServiceServer(server, &adminServer{g: g})
+	batchv1.RegisterViewServiceServer(server, &viewServer{g: g})
 	recordv1.RegisterAccessServiceServer(server, access.Service{})
 	healthv1.RegisterHealthServer(server, g.health)
 	reflection.Register(server)
@@ -258,7 +261,7 @@ func (g *Gateway) setHealth(st healthv1.HealthCheckResponse_ServingStatus) {
 	for _, service := range []string{
 		"", recordv1.RecordService_ServiceDesc.ServiceName, recordv1.RoutingService_ServiceDesc.ServiceName,
 		recordv1.AdminService_ServiceDesc.ServiceName,
-		recordv1.AccessService_ServiceDesc.ServiceName,
+		recordv1.AccessService_ServiceDesc.ServiceName, batchv1.ViewService_ServiceDesc.ServiceName,
 	} {
 		g.health.SetServingStatus(service, st)
 	}
@@ -345,8 +348,8 @@ func (g *Gateway) Stop(ctx context.Context) error {
 	stopWeb := g.web.stopping(ctx)
 	message.Drain(ctx, g.server, g.open.Load)
 	stopWeb()
-	g.streams.Wait() // the streams of these handlers have already ended
 	g.cancel()
+	g.streams.Wait() // the streams of these handlers have already ended
 	<-g.watched
 	g.router.close()
 	g.metrics.unregister()

@@ -115,20 +115,57 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 	r.lead.CompareAndSwap(from, next) // has no effect if another call has already changed the destination
 }
 
-// failures lists the shards that have failed a call because they cannot load their copy of the group.
-type failures []*shard
+// failures are the shards that have failed a call for a reason that concerns their own copy of the group.
+type failures struct {
+	broken  []*shard // they cannot load their copy
+	without []*shard // their copy lacks what the view of the call needs
+}
+
+// next returns the destination of the next attempt: the leader, unless its copy lacks what the call needs.
+func (f *failures) next(r *route) *shard {
+	s := r.leader()
+	if s == nil || !slices.Contains(f.without, s) {
+		return s
+	}
+	for _, other := range r.members {
+		if !slices.Contains(f.without, other) {
+			return other
+		}
+	}
+	return s
+}
+
+// judgeView judges an answer of VIEW_EXPIRED, which a shard gives for its own copy if it names itself. The view of the
+// group has expired only if every copy says so.
+func (f *failures) judgeView(r *route, at *shard, v routing.Verdict) routing.Verdict {
+	if v.Info["shard"] == "" || r == nil {
+		v.Fate = routing.Final
+		return v
+	}
+	if !slices.Contains(f.without, at) {
+		f.without = append(f.without, at)
+	}
+	v.Fate = routing.Final
+	if slices.ContainsFunc(r.members, func(s *shard) bool { return !slices.Contains(f.without, s) }) {
+		v.Fate = routing.Refused
+	}
+	return v
+}
 
 // judge does the same as routing.Judge, but for an error from one of the group's shards. The call fails with
 // GROUP_FAILED only if no majority of the group's copies is left. Until then, the call tries the other shards.
 func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) routing.Verdict {
 	v := routing.Judge(st, sent)
+	if v.Reason == reason.ViewExpired {
+		return f.judgeView(r, at, v)
+	}
 	if v.Reason != reason.GroupFailed || v.Fate != routing.Final || r == nil {
 		return v
 	}
-	if !slices.Contains(*f, at) {
-		*f = append(*f, at)
+	if !slices.Contains(f.broken, at) {
+		f.broken = append(f.broken, at)
 	}
-	if 2*len(*f) < r.votes {
+	if 2*len(f.broken) < r.votes {
 		v.Fate = routing.Refused
 	}
 	return v

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -53,6 +54,8 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 	mayScan := func(group string) error { return access.May(stream.Context(), access.Scan, group) }
 	group, split, resumed := request.GetGroup(), len(request.GetSplit()) > 0, len(request.GetCursor()) > 0
 	switch {
+	case request.GetView() != "" && (split || resumed):
+		return invalid("view", "excludes split and cursor, which name their view")
 	case group != "" && (split || resumed), split && resumed:
 		return invalid("cursor", "give only one of group, split and cursor")
 	case group != "":
@@ -92,12 +95,18 @@ func (g *Gateway) scan(stream grpc.ServerStream) error {
 		if err := mayScan(groups); err != nil {
 			return err
 		}
+		if c.All && c.View {
+			request.View = uuid.UUID(c.Scan).String()
+		}
 		c.All = false
 		request.Cursor = c.Encode()
+		view := request.GetView()
+		request.View = ""
 		err = g.scanGroup(stream, request, c.Group, all)
 		if !all || err != nil && status.Code(err) != codes.DataLoss {
 			return err
 		}
+		request.View = view
 		return g.scanBehind(stream, request, c.Group, err)
 	default:
 		if err := mayScan(""); err != nil {
@@ -118,6 +127,9 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	}
 	if err := t.listed(); err != nil {
 		return err
+	}
+	if request.GetView() != "" {
+		return g.scanViewBehind(stream, request, behind, damage)
 	}
 	for _, r := range t.groups() {
 		if r.group <= behind || !r.holds && t.view.Meta.Routing.Mode == placement.Named {
@@ -186,7 +198,7 @@ func (g *Gateway) planScan(ctx context.Context, _ *method, in *frame) (any, erro
 func (g *Gateway) plan(ctx context.Context, request *recordv1.PlanScanRequest) (*recordv1.PlanScanResponse, error) {
 	groups := request.GetGroups()
 	asked := groups
-	if len(groups) == 0 {
+	if len(groups) == 0 && request.GetView() == "" {
 		asked = []string{""} // the empty name stands for all groups
 	}
 	for _, group := range asked {
@@ -200,7 +212,11 @@ func (g *Gateway) plan(ctx context.Context, request *recordv1.PlanScanRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if len(groups) == 0 {
+	if len(groups) == 0 && request.GetView() != "" {
+		if groups, err = g.groupsOfView(ctx, request.GetView()); err != nil {
+			return nil, err
+		}
+	} else if len(groups) == 0 {
 		if err := t.listed(); err != nil {
 			return nil, err
 		}
@@ -213,7 +229,8 @@ func (g *Gateway) plan(ctx context.Context, request *recordv1.PlanScanRequest) (
 	answers := make([]*recordv1.PlanScanResponse, len(groups))
 	errs := make([]error, len(groups))
 	parallel.Times(len(groups), fanOut, func(i int) {
-		one := &recordv1.PlanScanRequest{Groups: groups[i : i+1], SplitBytes: request.GetSplitBytes()}
+		one := &recordv1.PlanScanRequest{Groups: groups[i : i+1], SplitBytes: request.GetSplitBytes(),
+			View: request.GetView(), Shared: request.GetShared()}
 		answers[i] = &recordv1.PlanScanResponse{}
 		call := g.repeated(routing.Effect{})
 		errs[i] = call.named(ctx, groups[i], func(ctx context.Context, s place) (bool, error) {
@@ -227,10 +244,8 @@ func (g *Gateway) plan(ctx context.Context, request *recordv1.PlanScanRequest) (
 			return nil, err
 		}
 		for _, split := range answers[i].GetSplits() {
-			if r := t.named[groups[i]]; len(split.GetAddresses()) == 0 && r != nil {
-				split.Addresses = r.voters
-			}
-			if split.Split, err = access.Sign(ctx, split.GetSplit(), sealed); err != nil {
+			t.locate(split, request.GetView() != "")
+			if split.Split, err = access.SignSplit(ctx, split.GetSplit(), sealed, request.GetShared()); err != nil {
 				return nil, err
 			}
 			out.Splits = append(out.Splits, split)

@@ -126,7 +126,7 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 			call := g.repeated(effect)
 			v := call.failed.judge(r, s, status.Convert(err), sent)
 			if v.Fate == routing.Final {
-				return nil, err
+				return nil, ofEveryCopy(err, v)
 			}
 			return out, g.again(ctx, m, &k, in, out, call, &failedAttempt{err, sent, v, s, r, t})
 		}

@@ -76,6 +76,10 @@ func (f forCalls) Known(name string) string {
 	return ""
 }
 
+func (f forCalls) View(ctx context.Context, id uuid.UUID, group string) (uint64, uuid.UUID, error) {
+	return f.s.viewOf(ctx, id, group)
+}
+
 func (f forCalls) Admit(bytes int64) error { return f.s.volume.AdmitWrite(bytes, false) }
 
 func (f forCalls) AdmitFile(bytes int64) error { return f.s.volume.Admit(bytes, false) }

@@ -93,7 +93,7 @@ func (c viewCopies) hold(ctx context.Context, id uuid.UUID, choose bool) (floor,
 	return floor, sv.Log().AppliedIndex(), nil
 }
 
-// viewOf returns the group of an open view, as calls name both. It implements a part of serve.Replicas.
+// viewOf implements the method View of serve.Replicas.
 func (s *Shard) viewOf(ctx context.Context, id uuid.UUID, name string) (index uint64, of uuid.UUID, err error) {
 	v, err := s.views.Find(ctx, id)
 	switch {

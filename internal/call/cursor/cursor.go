@@ -82,6 +82,7 @@ type Cursor struct {
 	All     bool // whether the scan continues with the next groups, ordered by name, after this one
 	Own     bool // whether the snapshot was taken only for this scan
 	Damaged bool // the scan found damage before this position, so it must not end with OK
+	View    bool // Scan is the id of a view, which any copy of the group can open, and not of one shard's snapshot
 	Group   string
 	Scan    [16]byte
 	After   uint64
@@ -100,7 +101,7 @@ const (
 func (c *Cursor) Encode() []byte {
 	b := make([]byte, 0, fixedBytes+len(c.Group)+4)
 	var flags byte
-	for i, set := range []bool{c.All, c.Own, c.Damaged} {
+	for i, set := range []bool{c.All, c.Own, c.Damaged, c.View} {
 		if set {
 			flags |= 1 << i
 		}
@@ -116,7 +117,7 @@ func (c *Cursor) Encode() []byte {
 
 // Decode is the inverse of Encode. It returns ErrBad if Encode cannot have returned these bytes.
 func Decode(b []byte) (Cursor, error) {
-	if len(b) < fixedBytes+1+4 || b[0] != cursorFormat || b[2] > 7 {
+	if len(b) < fixedBytes+1+4 || b[0] != cursorFormat || b[2] > 15 {
 		return Cursor{}, ErrBad
 	}
 	body := b[:len(b)-4]
@@ -128,6 +129,7 @@ func Decode(b []byte) (Cursor, error) {
 		All:     b[2]&1 != 0,
 		Own:     b[2]&2 != 0,
 		Damaged: b[2]&4 != 0,
+		View:    b[2]&8 != 0,
 		After:   binary.LittleEndian.Uint64(b[19:]),
 		Through: binary.LittleEndian.Uint64(b[27:]),
 		Group:   string(body[fixedBytes:]),

@@ -57,6 +57,7 @@ func TestCursorRoundTrip(t *testing.T) {
 			All:     rapid.Bool().Draw(t, "all"),
 			Own:     rapid.Bool().Draw(t, "own"),
 			Damaged: rapid.Bool().Draw(t, "damaged"),
+			View:    rapid.Bool().Draw(t, "view"),
 			Group:   rapid.StringMatching(`[a-z0-9]{1,253}`).Draw(t, "group"),
 			Through: rapid.Uint64().Draw(t, "through"),
 		}

@@ -35,6 +35,9 @@ type Call interface {
 	// verifies the values of its callers. Open returns ErrForged or ErrOutdated if the value is not valid.
 	Sign(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
+	// SignShared does the same as Sign, but the value may be sent back by any caller. What it names must be decided again
+	// whenever it is used.
+	SignShared(value []byte, lasts time.Duration) []byte
 	// Signs reports whether Sign signs values and Open accepts only signed values. If it returns false, both methods
 	// leave values unchanged.
 	Signs() bool
@@ -57,16 +60,17 @@ var Everybody Call = everybody{}
 // everybody implements Call for Everybody.
 type everybody struct{}
 
-func (everybody) Caller() *Caller                           { return &Caller{} }
-func (everybody) May(Verb, string) error                    { return nil }
-func (everybody) MayRecord(Verb, string, int64) error       { return nil }
-func (everybody) Wrote(int, func(i int) Written)            {}
-func (everybody) Can(Verb, string) error                    { return nil }
-func (everybody) Sees(string) bool                          { return true }
-func (everybody) Sign(value []byte, _ time.Duration) []byte { return value }
-func (everybody) Open(sealed []byte) ([]byte, error)        { return sealed, nil }
-func (everybody) Signs() bool                               { return false }
-func (everybody) Table() int64                              { return 0 }
+func (everybody) Caller() *Caller                                 { return &Caller{} }
+func (everybody) May(Verb, string) error                          { return nil }
+func (everybody) MayRecord(Verb, string, int64) error             { return nil }
+func (everybody) Wrote(int, func(i int) Written)                  {}
+func (everybody) Can(Verb, string) error                          { return nil }
+func (everybody) Sees(string) bool                                { return true }
+func (everybody) Sign(value []byte, _ time.Duration) []byte       { return value }
+func (everybody) Open(sealed []byte) ([]byte, error)              { return sealed, nil }
+func (everybody) SignShared(value []byte, _ time.Duration) []byte { return value }
+func (everybody) Signs() bool                                     { return false }
+func (everybody) Table() int64                                    { return 0 }
 
 // CallOf returns the call in a context, or nil if there is none. Without a call nothing is allowed, so all functions
 // of this package that take a context then return an error.

@@ -103,6 +103,42 @@ func (s *Signer) mac(caller *Caller, unix uint64, value []byte) []byte {
 	return h.Sum(nil)[:macBytes]
 }
 
+// shared is the caller for whom shared values are signed. No caller has its text.
+var shared = &Caller{text: "\x00any caller who has the right"}
+
+// sharedFormat is the first byte of a signed value that any caller may send back. It differs from signedFormat in that
+// alone, and in the caller that is part of the MAC.
+const sharedFormat = 3
+
+// SignShared does the same as Sign, for a value that any caller may send back.
+func (s *Signer) SignShared(value []byte, ends time.Time) []byte {
+	out := s.Sign(shared, value, ends)
+	out[0] = sharedFormat
+	return out
+}
+
+// OpenShared does the same as Open, and also takes values from SignShared.
+func (s *Signer) OpenShared(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
+	if len(sealed) == 0 || sealed[0] != sharedFormat {
+		return s.Open(caller, sealed, now)
+	}
+	plain := append([]byte{signedFormat}, sealed[1:]...)
+	return s.Open(shared, plain, now)
+}
+
+// SignSplit does the same as Sign. If toAll is set, any caller may send the value back. What the value names must be
+// decided again whenever it is used.
+func SignSplit(ctx context.Context, value []byte, lasts time.Duration, toAll bool) ([]byte, error) {
+	call, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if toAll {
+		return call.SignShared(value, lasts), nil
+	}
+	return call.Sign(value, lasts), nil
+}
+
 // name returns the caller without the groups from its token, because the groups may differ from one token to the
 // next.
 func (c *Caller) name() string {

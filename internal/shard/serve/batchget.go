@@ -126,6 +126,9 @@ func (b *batchGet) prepare(ctx context.Context) {
 			continue
 		}
 		b.tenants.add(r.served.Tenant())
+		if r.view != nil {
+			continue
+		}
 		err, done := barriers[r.served]
 		if !done {
 			err = r.served.Barrier(ctx)
@@ -184,7 +187,7 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 			return err
 		}
 		item := r.next(i)
-		err := b.one(i, r, item)
+		err := b.one(ctx, i, r, item)
 		if err == nil && len(b.tenants) > 0 {
 			if err := pass(ctx, b.reads[i].served.Tenant(), int64(len(item.record.Data)), int64(cap(r.arena))); err != nil {
 				return err
@@ -261,13 +264,13 @@ func (b *batchGet) transmit(out *recordv1.BatchGetResponse) error {
 }
 
 // one performs the read with the number i, and fills in the item for the result.
-func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
+func (b *batchGet) one(ctx context.Context, i int, r *batchReader, item *batchItem) error {
 	if b.errs[i] != nil {
 		return b.errs[i]
 	}
 	get := &b.reads[i]
 	get.options.Buffer = r.arena[len(r.arena):cap(r.arena)]
-	rec, err := get.get()
+	rec, err := get.get(ctx)
 	if err != nil {
 		return err
 	}

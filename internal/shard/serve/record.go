@@ -247,6 +247,7 @@ type read struct {
 	where   answer.Where
 	served  Group
 	options group.GetOptions
+	view    *groupView // nil: the newest version, or the one of options
 }
 
 // prepareGet checks a read.
@@ -254,7 +255,42 @@ func (s *Server) prepareGet(ctx context.Context, in *recordv1.GetRequest, r *rea
 	var v answer.Violations
 	err := s.prepareRead(ctx, in, &v, r)
 	r.options.MetadataOnly = in.GetMetadataOnly()
-	return v.Or(err)
+	if in.GetView() == "" {
+		return v.Or(err)
+	}
+	id, valid := viewID(in.GetView(), &v)
+	if in.GetVersion() != "" {
+		v.Add("version", "excludes view")
+	}
+	if err := v.Or(err); err != nil || !valid {
+		return err
+	}
+	r.view, err = s.inView(ctx, r.served, id)
+	return err
+}
+
+// barrier waits until the read sees every write that was acknowledged before. A read of a view waits for nothing.
+func (r *read) barrier(ctx context.Context) error {
+	if r.view != nil {
+		return nil
+	}
+	return r.served.Barrier(ctx)
+}
+
+// record reads the record. The record's data may alias options.Buffer.
+func (r *read) record(ctx context.Context) (group.Record, error) {
+	if r.view != nil {
+		return r.view.get(ctx, r.where.ID, r.options)
+	}
+	return r.served.Log().Get(r.where.ID, r.options)
+}
+
+// fail returns the error for the caller of a read that has failed.
+func (r *read) fail(err error) error {
+	if r.view != nil {
+		return r.view.fail(err, r.where)
+	}
+	return answer.Of(err, r.where)
 }
 
 // prepareRead checks the fields that Get and Download have in common. Errors in the request are added to v.
@@ -276,11 +312,11 @@ func (s *Server) prepareRead(ctx context.Context, in interface {
 	return err
 }
 
-// get reads the record. The record's data may alias options.Buffer.
-func (r *read) get() (group.Record, error) {
-	rec, err := r.served.Log().Get(r.where.ID, r.options)
+// get does the same as record, but returns errors for the caller, also for a record that needs Download.
+func (r *read) get(ctx context.Context) (group.Record, error) {
+	rec, err := r.record(ctx)
 	if err != nil {
-		return rec, answer.Of(err, r.where)
+		return rec, r.fail(err)
 	}
 	if rec.Blob != nil && !r.options.MetadataOnly {
 		return rec, answer.UseDownload(r.where, rec.Size)

@@ -36,6 +36,9 @@ type Replicas interface {
 	// otherwise.
 	Known(name string) string
 
+	// View returns the index at which a view reads one of its groups, and the group's UUID. Its errors are for callers.
+	View(ctx context.Context, id uuid.UUID, group string) (index uint64, of uuid.UUID, err error)
+
 	// Admit is called before a write begins. It returns an error if the shard has no space for the write.
 	Admit(bytes int64) error
 	// AdmitFile is called for data that is written directly to a file. It does not count the data as memory.

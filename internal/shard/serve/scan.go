@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client/call/message"
@@ -68,6 +69,10 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 		}
 	}()
 	out = &recordv1.PlanScanResponse{}
+	if in.GetView() != "" {
+		out.Splits, err = s.planView(ctx, in, names, size)
+		return out, err
+	}
 	for _, name := range names {
 		sv, err := s.shard.Group(ctx, name, 0)
 		if err != nil {
@@ -86,7 +91,8 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
 		snapshots = append(snapshots, scanKey{sv.Log(), id})
-		splits, err := s.splits(ctx, name, sv.Log(), id, size)
+		c := cursor.Cursor{Kind: cursor.Split, Group: name, Scan: id}
+		splits, err := s.splits(ctx, &c, scanKey{sv.Log(), id}, size, in.GetShared())
 		if err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
@@ -95,27 +101,27 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 	return out, nil
 }
 
-// splits divides a snapshot into splits.
-func (s *Server) splits(ctx context.Context, name string, log *group.Log, id group.ScanID,
-	size int64) ([]*recordv1.ScanSplit, error) {
-	info, err := log.ScanInfo(id)
+// splits divides a snapshot into splits. The cursor c names the snapshot as the splits do.
+func (s *Server) splits(ctx context.Context, c *cursor.Cursor, of scanKey, size int64,
+	shared bool) ([]*recordv1.ScanSplit, error) {
+	info, err := of.log.ScanInfo(of.id)
 	if err != nil {
 		return nil, err
 	}
-	bounds, err := log.ScanSplits(id, size)
+	bounds, err := of.log.ScanSplits(of.id, size)
 	if err != nil {
 		return nil, err
 	}
 	n := int64(len(bounds) - 1)
 	var splits []*recordv1.ScanSplit
 	for i := 1; i < len(bounds); i++ {
-		c := cursor.Cursor{Kind: cursor.Split, Group: name, Scan: id, After: bounds[i-1], Through: bounds[i]}
-		split, err := access.Sign(ctx, c.Encode(), sealed)
+		c.After, c.Through = bounds[i-1], bounds[i]
+		split, err := access.SignSplit(ctx, c.Encode(), sealed, shared)
 		if err != nil {
 			return nil, err
 		}
 		splits = append(splits, &recordv1.ScanSplit{
-			Group: name, Split: split, Addresses: []string{s.shard.Address()},
+			Group: c.Group, Split: split, Addresses: []string{s.shard.Address()},
 			Bytes: info.Bytes / n, Records: info.Records / n,
 		})
 	}
@@ -186,6 +192,9 @@ func (s *recordServer) scan(in *recordv1.ScanRequest, stream recordv1.RecordServ
 			break
 		}
 		at = cursor.Cursor{Kind: cursor.Resume, Group: groups[0], All: at.All, Own: true}
+		if sc.view != uuid.Nil {
+			at.Scan, at.View, at.Own = sc.view, true, false
+		}
 		groups = groups[1:]
 	}
 	if sc.damage != nil {
@@ -203,6 +212,7 @@ type scan struct {
 	stream       recordv1.RecordService_ScanServer
 	method       *methodMetrics
 	metadataOnly bool
+	view         uuid.UUID           // view that is scanned; zero: new snapshots, or those of a cursor or split
 	damage       *format.DamageError // the first damage found
 
 	held    *message.Held
@@ -237,11 +247,21 @@ func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []stri
 		v.Add("cursor", "group, split and cursor exclude one another")
 		return at, nil, v.Err()
 	}
+	if in.GetView() != "" && len(in.GetSplit())+len(in.GetCursor()) > 0 {
+		return at, nil, answer.Invalid("view", "excludes split and cursor, which name their view")
+	}
 	if given == 1 && in.GetGroup() == "" {
 		return sc.resume(in)
 	}
 	if err := sc.take(); err != nil {
 		return at, nil, err
+	}
+	if in.GetView() != "" {
+		id, valid := viewID(in.GetView(), &v)
+		if !valid {
+			return at, nil, v.Err()
+		}
+		sc.view = id
 	}
 	if in.GetGroup() != "" {
 		at.Own = true
@@ -277,6 +297,9 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	if err := access.May(sc.stream.Context(), access.Scan, at.Group); err != nil {
 		return at, nil, err
 	}
+	if at.View {
+		sc.view = at.Scan
+	}
 	if at.All {
 		all, err := sc.server.groupsToScan(sc.stream.Context(), nil)
 		if err != nil {
@@ -309,6 +332,9 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 		leave(sc.tenant, 0)
 		sc.tenant = nil
 	}()
+	if at.View {
+		return sc.inView(ctx, sv, at, w)
+	}
 	if at.Scan == [16]byte{} {
 		if err := sc.open(ctx, sv, at); err != nil {
 			return answer.Of(err, w)
@@ -321,24 +347,32 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	if at.Own {
 		s.scans.use(sv.Log(), at.Scan)
 	}
-	at.Kind = cursor.Resume
-	for ended := false; !ended; {
-		ended, err = sc.read(ctx, sv, at)
-		if err == nil {
-			err = sc.flush()
-		}
-		if err != nil {
-			return answer.Of(err, w)
-		}
-	}
-	at.After = at.Through
-	if err := sc.send(at); err != nil {
-		return err
+	if err := sc.readAll(ctx, sv, at, at.Scan); err != nil {
+		return answer.Of(err, w)
 	}
 	if at.Own {
 		s.scans.done(sv.Log(), at.Scan)
 	}
 	return nil
+}
+
+// readAll reads the group from a position to the end of the position's range, in a snapshot that the caller has entered.
+func (sc *scan) readAll(ctx context.Context, sv Group, at *cursor.Cursor, id group.ScanID) error {
+	at.Kind = cursor.Resume
+	for ended := false; !ended; {
+		var err error
+		ended, err = sc.read(ctx, sv, at, id)
+		if err == nil || errors.Is(err, group.ErrCursorExpired) { // a scan of a view goes on in another snapshot
+			if failed := sc.flush(); failed != nil {
+				return failed
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	at.After = at.Through
+	return sc.send(at)
 }
 
 // enter must be called before the scan reads a group. If the tenant's quotas are used up, the scan is refused if this
@@ -361,14 +395,14 @@ func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error)
 // read reads the group from a position. If ended is true, it has reached the end of the group. Otherwise it has
 // released the log early, because the caller does not take a message, or because other scans wait for their turn. The
 // next call then continues from the position.
-func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
+func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor, id group.ScanID) (ended bool, err error) {
 	s := sc.server
 	if err := s.reading.begin(ctx); err != nil {
 		return false, err
 	}
 	defer s.reading.end()
 	sc.turn = time.Now()
-	for rec, err := range sv.Log().Scan(ctx, at.Scan, at.After, at.Through, sc.metadataOnly) {
+	for rec, err := range sv.Log().Scan(ctx, id, at.After, at.Through, sc.metadataOnly) {
 		var damage *format.DamageError
 		if errors.As(err, &damage) {
 			at.Damaged = true

@@ -67,6 +67,7 @@ type Server struct {
 	answers *message.Budget // memory of responses that are being prepared or that callers have not read yet
 	reading *turns
 	scans   scanCloser
+	views   viewScans
 
 	stopping context.Context // canceled when the shard begins to stop
 	stop     context.CancelFunc
@@ -82,6 +83,7 @@ func New(opts Options, shard Replicas) *Server {
 		bytes:   newBudget("bytes in flight", opts.BytesInFlightMax),
 		answers: newBudget("bytes of answers", opts.AnswerBytesMax),
 		reading: newTurns(opts.ScansReadingMax), scans: scanCloser{ended: map[scanKey]time.Time{}},
+		views: viewScans{scans: map[viewKey]*viewScan{}},
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	return s
@@ -120,7 +122,10 @@ func (s *Server) BytesInFlight() int64 { return s.bytes.Used() }
 func (s *Server) AnswerBytes() int64 { return s.answers.Used() }
 
 // ExpireScans closes the snapshots of scans that were read to the end more than grace ago. Call it regularly.
-func (s *Server) ExpireScans(grace time.Duration) { s.scans.expire(grace) }
+func (s *Server) ExpireScans(grace time.Duration) {
+	s.scans.expire(grace)
+	s.views.expire()
+}
 
 // Collectors returns the metrics of calls.
 func (s *Server) Collectors() []prometheus.Collector {

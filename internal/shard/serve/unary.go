@@ -93,10 +93,10 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 		defer func() { leave(tenant, moved) }()
 	}
 	c.read.options.Buffer = c.buffer
-	if err := c.read.served.Barrier(ctx); err != nil {
+	if err := c.read.barrier(ctx); err != nil {
 		return nil, answer.Of(err, c.read.where)
 	}
-	rec, err := c.read.get()
+	rec, err := c.read.get(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -73,18 +73,29 @@ func (c *call) Sign(value []byte, lasts time.Duration) []byte {
 	if c.signer == nil {
 		return value
 	}
-	var ends time.Time
-	if lasts > 0 {
-		ends = c.guard.cfg.Now().Add(lasts)
+	return c.signer.Sign(&c.caller, value, c.endOf(lasts))
+}
+
+func (c *call) SignShared(value []byte, lasts time.Duration) []byte {
+	if c.signer == nil {
+		return value
 	}
-	return c.signer.Sign(&c.caller, value, ends)
+	return c.signer.SignShared(value, c.endOf(lasts))
+}
+
+// endOf returns the time until which a signed value is valid; the zero time means forever.
+func (c *call) endOf(lasts time.Duration) time.Time {
+	if lasts <= 0 {
+		return time.Time{}
+	}
+	return c.guard.cfg.Now().Add(lasts)
 }
 
 func (c *call) Open(sealed []byte) ([]byte, error) {
 	if c.signer == nil {
 		return sealed, nil
 	}
-	return c.signer.Open(&c.caller, sealed, c.guard.cfg.Now())
+	return c.signer.OpenShared(&c.caller, sealed, c.guard.cfg.Now())
 }
 
 func (c *call) May(verb access.Verb, group string) error { return c.may(verb, group, nil) }
