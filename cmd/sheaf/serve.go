@@ -33,6 +33,7 @@ type storageFlags struct {
 	compactRate   cli.Size
 	compactAtSize cli.Size
 	hold          cli.Size
+	viewsHeld     cli.Size
 }
 
 func (f *storageFlags) add(cmd *cobra.Command) {
@@ -56,6 +57,8 @@ func (f *storageFlags) add(cmd *cobra.Command) {
 		"superseded bytes that a group must hold before it is compacted, unless with the newest segment they are more than "+
 			"one segment; 0: 64 MiB; less on a small volume: an eighth of it, divided by its groups")
 	flags.Var(&f.compactRate, "compaction-rate", "bytes per second; 0: 64 MiB")
+	flags.Var(&f.viewsHeld, "views-held-max",
+		"superseded bytes of all groups that compaction keeps for views, beyond which the oldest breaks; 0: 10 % of the volume")
 	flags.Var(&f.hold, "archive-hold-max",
 		"superseded bytes of all groups that compaction keeps until an archive has them; 0: 5 % of the volume")
 	cli.Complete(cmd, "residency", "index", "resident")
@@ -96,7 +99,7 @@ func (f *storageFlags) fill(c *shard.Config) error {
 	c.Compaction = shard.Compaction{
 		Off: f.compactOff, Interval: f.compactEvery, SupersededShareMin: f.compactShare,
 		SupersededBytesMin: int64(f.compactAtSize), RateBytesPerSecond: int64(f.compactRate),
-		HoldBytesMax: int64(f.hold),
+		HoldBytesMax: int64(f.hold), ViewsHeldMax: int64(f.viewsHeld),
 	}
 	return nil
 }

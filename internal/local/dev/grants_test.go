@@ -38,6 +38,7 @@ import (
 
 	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/client/batchv1"
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/call/cursor"
@@ -162,6 +163,7 @@ var requests = map[string]string{
 	recordv1.RecordService_PlanScan_FullMethodName:     `{"groups":["a"]}`,
 	recordv1.RecordService_Scan_FullMethodName:         `{"group":"a"}`,
 	recordv1.RecordService_Watch_FullMethodName:        `{"group":"a"}`,
+	batchv1.ViewService_OpenView_FullMethodName:        `{"groups":["a"]}`,
 	// These are the commands of Arrow Flight.
 	reason.FlightService + "DoGet":                      `{"get":{"group":"a"}}`,
 	reason.FlightService + "GetFlightInfo":              `{"scan":{"groups":["a"]}}`,
@@ -179,6 +181,12 @@ var requests = map[string]string{
 	recordv1.AdminService_DescribeVolume_FullMethodName: `{}`,
 	recordv1.AdminService_SetShardState_FullMethodName:  `{}`,
 	recordv1.AdminService_RemoveShard_FullMethodName:    `{}`,
+}
+
+// viewsOfGroups are calls about views, which are decided by the groups of the view (TestViewsAreOfThoseWhoMayScan).
+var viewsOfGroups = map[string]bool{
+	batchv1.ViewService_RenewView_FullMethodName: true, batchv1.ViewService_ListViews_FullMethodName: true,
+	batchv1.ViewService_CloseView_FullMethodName: true,
 }
 
 // needsAll reports whether a call needs the right to its verb in all groups.
@@ -276,6 +284,58 @@ func firstFlightPut(ctx context.Context, cc *grpc.ClientConn, to *flight.FlightD
 	return nil
 }
 
+// Whoever may scan all groups of a view may use it, and nobody else. Splits that are shared are anybody's who may scan.
+func TestViewsAreOfThoseWhoMayScan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startGranted(t, "a", "b")
+		g.set(access.Table{Grants: []access.Grant{
+			toCertificate("one", access.Groups{Names: []string{"a"}}, access.Scan),
+			toCertificate("other", access.Groups{Names: []string{"a"}}, access.Scan),
+			toCertificate("elsewhere", access.Groups{Names: []string{"b"}}, access.Scan)}})
+		conn := func(who string) *grpc.ClientConn {
+			return g.dial(g.servers["gateway"], g.as(identity.Client, who))
+		}
+		views := func(who string) batchv1.ViewServiceClient { return batchv1.NewViewServiceClient(conn(who)) }
+		out, err := views("one").OpenView(t.Context(), &batchv1.OpenViewRequest{Groups: []string{"a"}})
+		must.OK(t, err)
+		id := out.GetView().GetId()
+		for who, want := range map[string]codes.Code{"other": codes.OK, "elsewhere": codes.PermissionDenied} {
+			_, err := views(who).RenewView(t.Context(), &batchv1.RenewViewRequest{View: id})
+			if status.Code(err) != want {
+				t.Errorf("RenewView by %s: %v", who, err)
+			}
+			list, err := views(who).ListViews(t.Context(), &batchv1.ListViewsRequest{})
+			if err != nil || (len(list.GetViews()) == 1) != (want == codes.OK) {
+				t.Errorf("ListViews by %s: %v, %v", who, list, err)
+			}
+		}
+		for _, shared := range []bool{false, true} {
+			plan, err := recordv1.NewRecordServiceClient(conn("one")).PlanScan(t.Context(), &recordv1.PlanScanRequest{View: id,
+				Shared: shared})
+			must.OK(t, err)
+			want := map[string]codes.Code{"one": codes.OK, "other": codes.InvalidArgument, "elsewhere": codes.InvalidArgument}
+			if shared {
+				want["other"], want["elsewhere"] = codes.OK, codes.PermissionDenied
+			}
+			for who, code := range want {
+				stream, err := recordv1.NewRecordServiceClient(conn(who)).Scan(t.Context(), &recordv1.ScanRequest{
+					Split: plan.GetSplits()[0].GetSplit()})
+				must.OK(t, err)
+				if _, err := stream.Recv(); status.Code(err) != code {
+					t.Errorf("a split (shared %v) by %s: %v, want %v", shared, who, err, code)
+				}
+			}
+		}
+		for who, want := range map[string]codes.Code{"elsewhere": codes.PermissionDenied} {
+			if _, err := views(who).CloseView(t.Context(), &batchv1.CloseViewRequest{View: id}); status.Code(err) != want {
+				t.Errorf("CloseView by %s: %v", who, err)
+			}
+		}
+		_, err = views("other").CloseView(t.Context(), &batchv1.CloseViewRequest{View: id})
+		must.OK(t, err)
+	})
+}
+
 // Three callers make each call that needs a grant, at the gateway and at the shard. The first has exactly this grant,
 // the second has this grant for another group, and the third has all other grants.
 func TestEveryCallNeedsItsGrant(t *testing.T) {
@@ -301,7 +361,8 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 			for _, method := range ownMethods() {
 				name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 				rule := access.RuleOf(name)
-				if rule.For != access.Granted ||
+				if rule.For != access.Granted || viewsOfGroups[name] ||
+					at == "shard" && name == batchv1.ViewService_OpenView_FullMethodName ||
 					at == "gateway" && name == archivev1.ArchiveService_EndHistory_FullMethodName { // only shards have it
 					continue
 				}

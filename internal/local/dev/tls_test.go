@@ -145,21 +145,29 @@ func TestEveryMethodChecksItsCallers(t *testing.T) {
 		address string
 		lacks   []protoreflect.FullName // services that the server does not have
 	}{"gateway": {d.Addr(), []protoreflect.FullName{"sheaf.peer.v1.PeerService", "sheaf.archive.v1.ArchiveService",
-		"sheaf.archive.v1.RestoreService"}},
+		"sheaf.archive.v1.RestoreService", "sheaf.peer.v1.ViewCopyService"}},
 		"shard": {d.Status().Shards[1].GetShard().GetAddress(), []protoreflect.FullName{"sheaf.record.v1.RoutingService",
-			"sheaf.archive.v1.RestoreService"}}}
+			"sheaf.archive.v1.RestoreService", "sheaf.batch.v1.ViewService"}}}
 	// pass makes either the calls that must be refused or all other calls.
 	pass := func(refusals bool) {
 		for at, server := range servers {
 			for name, caller := range who {
 				cc, err := grpc.NewClient("passthrough:///"+server.address, grpc.WithTransportCredentials(caller.creds))
 				must.OK(t, err)
+				copies := caller.peer // gateways may call what shards may not, and the other way round
+				if name == "a gateway" {
+					copies = may
+				} else if copies == may {
+					copies = refused
+				}
 				for _, method := range ownMethods() {
 					want, known := map[protoreflect.FullName]codes.Code{
 						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.routing,
 						"sheaf.record.v1.AccessService": caller.records, "arrow.flight.protocol.FlightService": caller.records,
 						"sheaf.record.v1.AdminService": caller.admin, "sheaf.peer.v1.PeerService": caller.peer,
 						"sheaf.archive.v1.ArchiveService":     caller.archive,
+						"sheaf.batch.v1.ViewService":          caller.records,
+						"sheaf.peer.v1.ViewCopyService":       copies,
 						"sheaf.archive.v1.RestoreService":     refused, // only the source of a restore has it
 						"grpc.health.v1.Health":               caller.check,
 						"grpc.reflection.v1.ServerReflection": caller.records, "grpc.reflection.v1alpha.ServerReflection": caller.records,

@@ -22,6 +22,8 @@ var (
 	plainFields = []string{
 		"DeleteRequest.routing_epoch", "DownloadRequest.routing_epoch", "DownloadRequest.version", "GetRequest.routing_epoch",
 		"GetRequest.version",
+		// The id of a view is no secret: access to its groups is decided at each use.
+		"GetRequest.view", "PlanScanRequest.view", "ScanRequest.view",
 		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch",
 		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
@@ -43,6 +45,7 @@ var (
 		"ListGroupsRequest.group", "ListGroupsRequest.page_size", "ListShardsRequest.page_size",
 		"PlanMovesRequest.page_size",
 		"ListVersionsRequest.page_size", "PlanScanRequest.groups", "PlanScanRequest.split_bytes",
+		"PlanScanRequest.shared",
 		"PutRequest.AttributesEntry.key",
 		"PutRequest.AttributesEntry.value", "PutRequest.data", "PutRequest.data_crc32c", "PutRequest.request_id",
 		"PutRequest.timestamp_unix_ns",

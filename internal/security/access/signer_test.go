@@ -74,3 +74,35 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+// A shared value is taken from any caller, and is forged if anything of it changes, also whether it is shared.
+func TestSharedValuesAreTakenFromAnyCaller(t *testing.T) {
+	s, err := NewSigner(make([]byte, SigningKeyBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := account("prod", "driver"), account("prod", "executor")
+	now := time.Unix(1000, 0)
+	shared := s.SignShared([]byte("split"), now.Add(time.Hour))
+	for _, who := range []*Caller{&a, &b} {
+		if value, err := s.OpenShared(who, shared, now); err != nil || string(value) != "split" {
+			t.Errorf("%s: %q, %v", who, value, err)
+		}
+	}
+	if _, err := s.OpenShared(&a, shared, now.Add(2*time.Hour)); !errors.Is(err, ErrOutdated) {
+		t.Errorf("later: %v", err)
+	}
+	own := s.Sign(&a, []byte("split"), time.Time{})
+	if _, err := s.OpenShared(&b, own, now); !errors.Is(err, ErrForged) {
+		t.Errorf("another caller's value: %v", err)
+	}
+	for _, value := range [][]byte{own, shared} {
+		for i := range value {
+			bad := append([]byte(nil), value...)
+			bad[i] ^= 1
+			if _, err := s.OpenShared(&a, bad, now); err == nil {
+				t.Errorf("byte %d of %d was changed, and the value is taken", i, len(bad))
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package care
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
+
+// noViews implements Views for a store without views.
+type noViews struct{}
+
+func (noViews) HoldOf(uuid.UUID) (uint64, bool, bool) { return 0, false, true }
+
+func (noViews) All() []placement.DataView { return nil }
+
+func (noViews) Lose(context.Context, *placement.DataView, string, string) error { return nil }
 
 // lone creates a Compactor for a volume in memory. The only group served on the volume is "0", which is empty.
 func lone(t *testing.T) *Compactor {
@@ -43,7 +53,7 @@ func lone(t *testing.T) *Compactor {
 	})
 	set.Add(id, replicas.State{Replica: member.Replica{Name: "0"}}).Serve(log, nil, 1, nil)
 	return New(Options{Compaction: Compaction{SupersededShareMin: 0.5}, Context: t.Context(), Replicas: set, Disk: d,
-		Problems: problems.New(logger), Logger: logger})
+		Problems: problems.New(logger), Logger: logger, Views: noViews{}})
 }
 
 // After a failed compaction, the shard reports a problem, and gives the failure as the reason why superseded data is

@@ -44,6 +44,8 @@ type Config struct {
 	Named  bool // whether the store has Named routing, where callers name groups and the first write creates a group
 	Shards int  // number of shards; 0 means 1
 	Copies int  // number of copies of each group (1, 3 or 5), at most one on each shard; 0 means 1
+	// ViewsHeldMax is how many superseded bytes of a shard views may keep. 0 means 10 % of its volume.
+	ViewsHeldMax int64
 }
 
 // Server is a running store.
@@ -54,9 +56,10 @@ type Server struct {
 
 	unreachable atomic.Pointer[string] // name of the shard that the other shards cannot reach; nil if there is none
 
-	shards  []*shard.Shard
-	disks   []*vfstest.Mem
-	gateway *gateway.Gateway
+	viewsHeldMax int64
+	shards       []*shard.Shard
+	disks        []*vfstest.Mem
+	gateway      *gateway.Gateway
 }
 
 // Start runs a store with one shard and Hash routing until the test ends.
@@ -79,7 +82,7 @@ func StartWith(t testing.TB, cfg Config) *Server {
 	if cfg.Named {
 		meta.Routing = placement.Routing{Mode: placement.Named}
 	}
-	s := &Server{Network: bubbletest.NewNet()}
+	s := &Server{Network: bubbletest.NewNet(), viewsHeldMax: cfg.ViewsHeldMax}
 	if err := s.start(t, meta, max(cfg.Shards, 1)); err != nil {
 		t.Fatalf("start a store in memory: %v", err)
 	}
@@ -152,7 +155,7 @@ func (s *Server) startShard(ctx context.Context, n int) (err error) {
 	s.shards[n], err = shard.Start(ctx, shard.Config{
 		Name: fmt.Sprintf("shard-%d", n), Dir: s.Folder(n), FS: s.disks[n], ReserveBytes: reserveBytes, Placement: s.Store,
 		Listen: fmt.Sprintf("shard-%d:0", n), Listener: s.Network.Listen, Dial: s.dialFrom(n),
-		ReportInterval: 100 * time.Millisecond,
+		ReportInterval: 100 * time.Millisecond, Compaction: shard.Compaction{ViewsHeldMax: s.viewsHeldMax},
 	})
 	return err
 }

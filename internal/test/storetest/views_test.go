@@ -28,15 +28,16 @@ import (
 type viewed struct {
 	*testing.T
 	*Server
-	ctx   context.Context
-	c     *client.Client
-	conns map[string]*grpc.ClientConn
-	now   map[int64][]byte // the newest data of each record
+	ctx    context.Context
+	c      *client.Client
+	conns  map[string]*grpc.ClientConn
+	now    map[int64][]byte // the newest data of each record
+	groups int
 }
 
 func newViewed(t *testing.T, cfg Config) *viewed {
 	v := &viewed{T: t, Server: StartWith(t, cfg), ctx: t.Context(), conns: map[string]*grpc.ClientConn{},
-		now: map[int64][]byte{}}
+		now: map[int64][]byte{}, groups: 2}
 	v.c = v.Client(t, client.Config{})
 	return v
 }
@@ -171,7 +172,7 @@ func (v *viewed) compact(shards ...int) {
 	v.Helper()
 	time.Sleep(11 * time.Minute) // while a hold is set, versions are kept for 10 minutes anyway
 	for _, n := range shards {
-		for g := range 2 {
+		for g := range v.groups {
 			_, err := recordv1.NewAdminServiceClient(v.conn(v.ShardAddr(n))).Compact(v.ctx, &recordv1.CompactRequest{
 				Group: fmt.Sprint(g), All: true})
 			must.OK(v, err)
@@ -306,6 +307,41 @@ func viewsExpire(t *testing.T) {
 	v.compact(0)
 	if after := stored(); after > before+before/2 {
 		t.Errorf("%d bytes are stored after views have expired, and %d before", after, before)
+	}
+}
+
+// If views keep too much, the oldest one breaks in words, and the others remain.
+func TestTheOldestViewBreaks(t *testing.T) { synctest.Test(t, theOldestViewBreaks) }
+
+func theOldestViewBreaks(t *testing.T) {
+	v := newViewed(t, Config{Groups: 1, Shards: 3, Copies: 3, ViewsHeldMax: 150 << 10})
+	v.groups = 1
+	v.write(0, 50, 8)
+	oldest := v.open()
+	first, splits := v.model(), v.plan(v.Addr(), oldest)
+	v.write(0, 50, 8)
+	v.compact(0, 1, 2)
+	time.Sleep(5 * time.Minute)
+	v.holds(v.Addr(), oldest, splits, first)
+	next := v.open()
+	later, laterSplits := v.model(), v.plan(v.Addr(), next)
+	v.write(0, 50, 8)
+	v.compact(0, 1, 2)
+	time.Sleep(5 * time.Minute)
+	for _, address := range []string{v.Addr(), v.ShardAddr(0), v.ShardAddr(1), v.ShardAddr(2)} {
+		records := recordv1.NewRecordServiceClient(v.conn(address))
+		_, err := records.Get(v.ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 5}, View: oldest})
+		v.expired(err, oldest)
+		stream, err := records.Scan(v.ctx, &recordv1.ScanRequest{Split: splits[0].GetSplit()})
+		must.OK(t, err)
+		_, err = stream.Recv()
+		v.expired(err, oldest)
+		v.holds(address, next, laterSplits, later)
+	}
+	out, err := v.views().ListViews(v.ctx, &batchv1.ListViewsRequest{})
+	must.OK(t, err)
+	if len(out.GetViews()) != 2 || out.GetViews()[0].GetGroups()[0].GetLost() == "" {
+		t.Errorf("the list does not say which view was given up: %v", out)
 	}
 }
 
