@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/call/reason"
-	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/call/cursor"
 	arrow "sheaf.dev/sheaf/internal/call/flight"
 	"sheaf.dev/sheaf/internal/placement"
@@ -53,9 +51,6 @@ func (g *Gateway) flightService() *grpc.ServiceDesc {
 
 // badCommand returns the error for a command that cannot be carried out.
 func badCommand(err error) error {
-	if view, ok := errors.AsType[*arrow.ViewError](err); ok {
-		return fail(codes.NotFound, reason.ViewExpired, "%v", view)
-	}
 	return status.Error(codes.InvalidArgument, err.Error())
 }
 
@@ -146,7 +141,7 @@ func (f *flightServer) GetFlightInfo(ctx context.Context, in *flight.FlightDescr
 	if err != nil {
 		return nil, badCommand(err)
 	}
-	plan, err := f.g.plan(ctx, &recordv1.PlanScanRequest{Groups: command.Groups, SplitBytes: command.SplitBytes})
+	plan, err := f.g.plan(ctx, command.PlanOf())
 	if err != nil {
 		return nil, err
 	}
@@ -168,10 +163,18 @@ func (g *Gateway) flightAction(stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(&in); err != nil {
 		return err
 	}
-	if in.GetType() != "routing" {
-		return invalid("type", "%.40q is no action: there is routing", in.GetType())
-	}
 	ctx := stream.Context()
+	switch in.GetType() {
+	case "routing":
+	case "open-view", "renew-view", "close-view":
+		body, err := g.viewAction(ctx, in.GetType(), in.GetBody())
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg(&flight.Result{Body: body})
+	default:
+		return invalid("type", "%.40q is no action: there are routing, open-view, renew-view and close-view", in.GetType())
+	}
 	t, err := g.router.wait(ctx)
 	if err != nil {
 		return err

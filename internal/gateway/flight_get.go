@@ -103,7 +103,7 @@ func (f *flightMany) read(read *flightRead, positions []int, metadataOnly bool) 
 	in := &recordv1.BatchGetRequest{Gets: make([]*recordv1.GetRequest, len(positions))}
 	for i, at := range positions {
 		in.Gets[i] = &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: f.command.Group, Id: f.command.ID(at)},
-			MetadataOnly: metadataOnly}
+			MetadataOnly: metadataOnly, View: f.command.View}
 	}
 	encoded, err := message.Codec{}.Marshal(in)
 	if err != nil {

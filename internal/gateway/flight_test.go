@@ -87,7 +87,7 @@ func TestFlightGetsFromAllShardsInOrder(t *testing.T) {
 		}
 		for text, command := range map[string]string{
 			"[INVALID_ARGUMENT] columns: ":       `{"get": {"columns": ["x"]}}`,
-			"[VIEW_UNKNOWN] ":                    `{"get": {"view": "x"}}`,
+			"[INVALID_ARGUMENT] view: ":          `{"get": {"view": ""}}`,
 			"[GROUP_NOT_FOUND] ":                 `{"get": {"group": "8"}}`,
 			"[INVALID_ARGUMENT] ticket: is not ": "\x01\x00\xff\x03",
 		} {
@@ -128,9 +128,9 @@ func TestFlightRoutingComputesGroups(t *testing.T) {
 		if key := routing.Key(1); key != 0x5692161d100b05e5 {
 			t.Errorf("the key of 1 is %x", key)
 		}
-		_, err = call("open-view")
+		_, err = call("open-sesame")
 		if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(),
-			"[INVALID_ARGUMENT] type: \"open-view\" is no action") {
+			"[INVALID_ARGUMENT] type: \"open-sesame\" is no action") {
 			t.Error(err)
 		}
 	})

@@ -44,7 +44,7 @@ type standIn struct {
 	mu       sync.Mutex
 	records  map[string]map[int64]*recordv1.Record
 	requests map[string]string // the version that was written under each request id
-	large    int // size above which Get needs a Download; 0: no limit
+	large    int               // size above which Get needs a Download; 0: no limit
 	applied  int
 	calls    map[string]int
 	epochs   []uint64

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"slices"
 
 	"github.com/google/uuid"
@@ -10,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"sheaf.dev/sheaf/client/batchv1"
 	"sheaf.dev/sheaf/client/call/reason"
 	"sheaf.dev/sheaf/client/call/routing"
 	"sheaf.dev/sheaf/client/recordv1"
@@ -118,4 +121,58 @@ func (t *table) locate(split *recordv1.ScanSplit, every bool) {
 		}
 		split.Nodes = append(split.Nodes, node)
 	}
+}
+
+// viewCommand is the body of the actions of Arrow Flight that concern views.
+type viewCommand struct {
+	View           string   `json:"view"`
+	Groups         []string `json:"groups"`
+	ExpiresSeconds int64    `json:"expires_seconds"`
+}
+
+// viewResult is the result of these actions.
+type viewResult struct {
+	View          string   `json:"view"`
+	Groups        []string `json:"groups"`
+	OpenedUnixNs  int64    `json:"opened_unix_ns"`
+	ExpiresUnixNs int64    `json:"expires_unix_ns"`
+}
+
+// viewAction carries out an action of Arrow Flight that concerns a view, and returns its result.
+func (g *Gateway) viewAction(ctx context.Context, action string, body []byte) ([]byte, error) {
+	var in viewCommand
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&in); err != nil {
+		return nil, invalid("body", "is not that of %s in docs/flight.md: %.200s", action, err.Error())
+	}
+	if (action == "open-view") != (in.View == "") || action != "open-view" && len(in.Groups) > 0 {
+		return nil, invalid("body", "open-view takes groups, and the other actions take view")
+	}
+	s := &viewServer{g: g}
+	var v *batchv1.View
+	switch action {
+	case "open-view":
+		out, err := s.OpenView(ctx, &batchv1.OpenViewRequest{Groups: in.Groups, ExpiresSeconds: in.ExpiresSeconds})
+		if err != nil {
+			return nil, err
+		}
+		v = out.GetView()
+	case "renew-view":
+		out, err := s.RenewView(ctx, &batchv1.RenewViewRequest{View: in.View, ExpiresSeconds: in.ExpiresSeconds})
+		if err != nil {
+			return nil, err
+		}
+		v = out.GetView()
+	default:
+		if _, err := s.CloseView(ctx, &batchv1.CloseViewRequest{View: in.View}); err != nil {
+			return nil, err
+		}
+		return []byte("{}"), nil
+	}
+	out := viewResult{View: v.GetId(), OpenedUnixNs: v.GetOpenedUnixNs(), ExpiresUnixNs: v.GetExpiresUnixNs()}
+	for _, group := range v.GetGroups() {
+		out.Groups = append(out.Groups, group.GetGroup())
+	}
+	return json.Marshal(out)
 }

@@ -21,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/security/access/guard"
 )
 
 // viewServer implements ViewService.
@@ -189,7 +190,8 @@ func (s *viewServer) open(ctx context.Context, v placement.DataView, lasts time.
 // hold asks a shard to hold some groups of a view. The error of a group becomes an error of the call.
 func (s *viewServer) hold(ctx context.Context, at *shard, v *placement.DataView, groups []string,
 	choose bool) ([]*peerv1.HeldGroup, error) {
-	ctx, cancel := context.WithTimeout(ctx, holdTime)
+	// This is a call of the gateway itself, which has decided already what its caller may do.
+	ctx, cancel := context.WithTimeout(guard.AsProcess(access.WithCall(ctx, nil)), holdTime)
 	defer cancel()
 	out, err := peerv1.NewViewCopyServiceClient(at.conn()).HoldView(ctx, &peerv1.HoldViewRequest{View: v.ID.String(),
 		Groups: groups, Choose: choose})

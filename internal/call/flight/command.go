@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ const (
 // GetCommand reads the ids of a ticket in their order.
 type GetCommand struct {
 	Group   string
+	View    string // empty: the newest versions
 	Columns Columns
 	ids     []byte
 }
@@ -42,19 +44,13 @@ type ScanCommand struct {
 	Groups     []string
 	Columns    Columns
 	SplitBytes int64
+	View       string // empty: new snapshots
+	Shared     bool   // whether any caller may read the endpoints who may scan their groups
 }
 
 // PutCommand says to which group the rows of a stream of puts belong. An empty group means that the rows, or their ids,
 // name it.
 type PutCommand struct{ Group string }
-
-// ViewError is the error for a command that names a view. Views do not exist yet.
-type ViewError struct{ View string }
-
-// Error implements error.
-func (e *ViewError) Error() string {
-	return fmt.Sprintf("view %.40q is not known: this version of Sheaf has no views, leave it out", e.View)
-}
 
 // TooManyError is the error for a ticket with too many ids.
 type TooManyError struct{ IDs int }
@@ -76,6 +72,7 @@ type command struct {
 		View       *string   `json:"view"`
 		Columns    *[]string `json:"columns"`
 		SplitBytes int64     `json:"split_bytes"`
+		Shared     bool      `json:"shared"`
 	} `json:"scan"`
 	Put *struct {
 		Group string `json:"group"`
@@ -92,11 +89,16 @@ func decode(b []byte) (c command, rest []byte, err error) {
 	return c, b[d.InputOffset():], nil
 }
 
-func viewOf(view *string) error {
-	if view == nil {
-		return nil
+// viewOf returns the view that a command names. A name that is given is not empty: whoever has lost the name of a view
+// must not read something else.
+func viewOf(view *string) (string, error) {
+	switch {
+	case view == nil:
+		return "", nil
+	case *view == "":
+		return "", errors.New("view: is empty: give the id of a view, or leave it out")
 	}
-	return &ViewError{*view}
+	return *view, nil
 }
 
 // columnsOf returns the set of the columns with the given names.
@@ -134,10 +136,11 @@ func ParseGet(ticket []byte) (*GetCommand, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := viewOf(c.Get.View); err != nil {
+	view, err := viewOf(c.Get.View)
+	if err != nil {
 		return nil, err
 	}
-	out := &GetCommand{Group: c.Get.Group, ids: ids}
+	out := &GetCommand{Group: c.Get.Group, View: view, ids: ids}
 	if out.Columns, err = columnsOf(c.Get.Columns); err != nil {
 		return nil, err
 	}
@@ -169,14 +172,16 @@ func ParseScan(b []byte) (*ScanCommand, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := viewOf(c.Scan.View); err != nil {
+	view, err := viewOf(c.Scan.View)
+	if err != nil {
 		return nil, err
 	}
 	columns, err := columnsOf(c.Scan.Columns)
 	if err != nil {
 		return nil, err
 	}
-	return &ScanCommand{Groups: c.Scan.Groups, Columns: columns, SplitBytes: c.Scan.SplitBytes}, nil
+	return &ScanCommand{Groups: c.Scan.Groups, Columns: columns, SplitBytes: c.Scan.SplitBytes, View: view,
+		Shared: c.Scan.Shared}, nil
 }
 
 // ParsePut parses the command of DoPut.

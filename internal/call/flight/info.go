@@ -20,11 +20,17 @@ func ScanOf(in *flight.FlightDescriptor) (*ScanCommand, error) {
 	return ParseScan(in.GetCmd())
 }
 
+// PlanOf returns the plan for which a command asks.
+func (c *ScanCommand) PlanOf() *recordv1.PlanScanRequest {
+	return &recordv1.PlanScanRequest{Groups: c.Groups, SplitBytes: c.SplitBytes, View: c.View, Shared: c.Shared}
+}
+
 // endpoint is the app_metadata of an endpoint.
 type endpoint struct {
-	Group   string `json:"group"`
-	Records int64  `json:"records"`
-	Bytes   int64  `json:"bytes"`
+	Group   string   `json:"group"`
+	Records int64    `json:"records"`
+	Bytes   int64    `json:"bytes"`
+	Nodes   []string `json:"nodes,omitempty"` // in the order of the locations
 }
 
 // InfoOf returns the answer of GetFlightInfo for a plan. The plan's splits are sealed where values are sealed. If
@@ -38,7 +44,7 @@ func InfoOf(in *flight.FlightDescriptor, plan *recordv1.PlanScanResponse, column
 	out := &flight.FlightInfo{Schema: SchemaBytes(), FlightDescriptor: in}
 	for _, split := range plan.GetSplits() {
 		ticket := Ticket{Columns: columns, Value: split.GetSplit()}
-		known, _ := json.Marshal(endpoint{split.GetGroup(), split.GetRecords(), split.GetBytes()}) // cannot fail
+		known, _ := json.Marshal(endpoint{split.GetGroup(), split.GetRecords(), split.GetBytes(), split.GetNodes()}) // cannot fail
 		e := &flight.FlightEndpoint{Ticket: &flight.Ticket{Ticket: ticket.Encode()}, AppMetadata: known}
 		for _, address := range split.GetAddresses() {
 			e.Location = append(e.Location, &flight.Location{Uri: scheme + address})

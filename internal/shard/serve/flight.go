@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 
 	"github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
 	"google.golang.org/grpc"
@@ -29,9 +28,6 @@ func (s *Server) Flight() flight.FlightServiceServer {
 
 // badCommand returns the error for a command or ticket that cannot be carried out.
 func badCommand(err error) error {
-	if view, ok := errors.AsType[*arrow.ViewError](err); ok {
-		return answer.Fail(codes.NotFound, reason.ViewExpired, "%v", view)
-	}
 	return answer.Fail(codes.InvalidArgument, "", "%v", err)
 }
 
@@ -146,7 +142,7 @@ func (s *flightServer) GetFlightInfo(ctx context.Context, in *flight.FlightDescr
 	if err != nil {
 		return nil, badCommand(err)
 	}
-	plan, err := s.PlanScan(ctx, &recordv1.PlanScanRequest{Groups: command.Groups, SplitBytes: command.SplitBytes})
+	plan, err := s.PlanScan(ctx, command.PlanOf())
 	if err != nil {
 		return nil, err
 	}

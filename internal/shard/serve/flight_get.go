@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client/call/message"
@@ -42,6 +43,8 @@ type flightGet struct {
 	readers int // goroutines that read at the same time; 1 if the data are in memory
 
 	named   Group // the group of the command; nil if the ids determine the groups
+	view    uuid.UUID
+	views   map[Group]*groupView
 	groups  map[Group]error
 	tenants batchTenants
 	reads   []read
@@ -78,6 +81,13 @@ func (s *flightServer) getIDs(command *arrow.GetCommand, stream grpc.ServerStrea
 	g.batch = arrow.NewBatch(command.Columns, int(arena))
 	defer g.batch.Drop()
 	g.reads, g.errs = make([]read, chunk), make([]error, chunk)
+	if command.View != "" {
+		var v answer.Violations
+		var valid bool
+		if g.view, valid = viewID(command.View, &v); !valid {
+			return v.Err()
+		}
+	}
 	if command.Group != "" {
 		var err error
 		if g.named, err = s.Asked(ctx, access.Get, command.Group, "group"); err != nil {
@@ -128,7 +138,7 @@ func (g *flightGet) chunk(ctx context.Context, first, n int) error {
 
 // prepare finds the groups of n ids, and waits until reads of each group see every acknowledged write.
 func (g *flightGet) prepare(ctx context.Context, first, n int) error {
-	g.groups, g.tenants = map[Group]error{}, nil
+	g.groups, g.views, g.tenants = map[Group]error{}, map[Group]*groupView{}, nil
 	var key recordv1.RecordKey
 	for i := range n {
 		r := &g.reads[i]
@@ -149,16 +159,30 @@ func (g *flightGet) prepare(ctx context.Context, first, n int) error {
 		r.options.MetadataOnly = !g.command.Columns.NeedsData()
 		err, done := g.groups[r.served]
 		if !done {
-			err = r.served.Barrier(ctx)
+			err = g.barrier(ctx, r.served)
 			g.groups[r.served] = err
 			g.tenants.add(r.served.Tenant())
 		}
 		if err != nil && g.named != nil {
 			return err
 		}
-		g.errs[i] = err
+		r.view, g.errs[i] = g.views[r.served], err
 	}
 	return nil
+}
+
+// barrier waits until reads of a group see every acknowledged write, or finds the view of the group.
+func (g *flightGet) barrier(ctx context.Context, sv Group) (err error) {
+	if g.view == uuid.Nil {
+		return sv.Barrier(ctx)
+	}
+	view, err := g.server.inView(ctx, sv, g.view)
+	if err == nil {
+		// A snapshot that cannot be opened fails here, where an error can still be about the whole group.
+		err = view.fail(view.with(ctx, func(group.ScanID) error { return nil }), answer.Where{Group: sv.Name()})
+	}
+	g.views[sv] = view
+	return err
 }
 
 // tail returns the buffer into which the next record is read. If the batch has no room for a record as large as the
@@ -171,13 +195,13 @@ func (g *flightGet) tail() []byte {
 }
 
 // read performs a read that was prepared.
-func (g *flightGet) read(i int, buffer []byte) (group.Record, error) {
+func (g *flightGet) read(ctx context.Context, i int, buffer []byte) (group.Record, error) {
 	if g.errs[i] != nil {
 		return group.Record{}, g.errs[i]
 	}
 	r := &g.reads[i]
 	r.options.Buffer = buffer
-	return r.served.Log().Get(r.where.ID, r.options)
+	return r.record(ctx)
 }
 
 // one reads an id into the batch.
@@ -185,7 +209,7 @@ func (g *flightGet) one(ctx context.Context, first, i int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	rec, err := g.read(i, g.tail())
+	rec, err := g.read(ctx, i, g.tail())
 	return g.add(ctx, first+i, &g.reads[i], &rec, err)
 }
 
@@ -237,7 +261,7 @@ func (g *flightGet) window(ctx context.Context, first, from int, slots []int64, 
 		}()
 		defer g.server.contain(g.server.metrics.method(doGet), &err)
 		for i := reader; i < n && ctx.Err() == nil; i += g.readers {
-			records[i], errs[i] = g.read(from+i, buffers[i])
+			records[i], errs[i] = g.read(ctx, from+i, buffers[i])
 			// A record that was replaced by a larger one meanwhile is not in its buffer.
 			size := format.FrameBytes(len(records[i].Attributes), len(records[i].Data))
 			if errs[i] == nil && size > slots[i] {
@@ -273,7 +297,7 @@ func (g *flightGet) add(ctx context.Context, position int, r *read, rec *group.R
 		err = fillRow(&row, rec, g.command.Columns)
 	}
 	if err != nil {
-		err = answer.Of(err, r.where)
+		err = r.fail(err)
 		row.Status = wordOf(err)
 	} else if t := r.served.Tenant(); t != nil {
 		if err := pass(ctx, t, movedOf(rec), arrow.BatchBytesMax); err != nil {

@@ -3,14 +3,19 @@ package storetest
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow/array"
+	arrowflight "github.com/apache/arrow-go/v18/arrow/flight"
+	"github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -189,6 +194,49 @@ func (v *viewed) expired(err error, view string) {
 	}
 }
 
+// flights checks that Arrow Flight reads a view at the gateway and at each shard as it was.
+func (v *viewed) flights(view string, model map[int64][]byte) {
+	v.Helper()
+	for _, address := range []string{v.Addr(), v.ShardAddr(0), v.ShardAddr(1), v.ShardAddr(2)} {
+		client := flight.NewFlightServiceClient(v.conn(address))
+		rows := func(ticket []byte) map[int64][]byte {
+			stream, err := client.DoGet(v.ctx, &flight.Ticket{Ticket: ticket})
+			must.OK(v, err)
+			reader, err := arrowflight.NewRecordReader(stream)
+			must.OK(v, err)
+			defer reader.Release()
+			out := map[int64][]byte{}
+			for reader.Next() {
+				batch := reader.RecordBatch()
+				for i := range int(batch.NumRows()) {
+					if data := batch.Column(9).(*array.LargeBinary); !data.IsNull(i) {
+						out[batch.Column(1).(*array.Int64).Value(i)] = bytes.Clone(data.Value(i))
+					}
+				}
+			}
+			must.OK(v, reader.Err())
+			return out
+		}
+		ticket := []byte(`{"get": {"view": "` + view + `"}}`)
+		for id := range int64(60) {
+			ticket = binary.LittleEndian.AppendUint64(ticket, uint64(id))
+		}
+		if got := rows(ticket); !maps.EqualFunc(got, model, bytes.Equal) {
+			v.Errorf("%s: DoGet of ids has %d records, want %d", address, len(got), len(model))
+		}
+		info, err := client.GetFlightInfo(v.ctx, &flight.FlightDescriptor{Type: flight.FlightDescriptor_CMD,
+			Cmd: []byte(`{"scan": {"view": "` + view + `"}}`)})
+		must.OK(v, err)
+		got := map[int64][]byte{}
+		for _, e := range info.GetEndpoint() {
+			maps.Copy(got, rows(e.GetTicket().GetTicket()))
+		}
+		if !maps.EqualFunc(got, model, bytes.Equal) {
+			v.Errorf("%s: a scan by Flight has %d records, want %d", address, len(got), len(model))
+		}
+	}
+}
+
 // Every copy answers for a view, over writes, compactions, a failover and restarts.
 func TestEveryCopyAnswersForAView(t *testing.T) { synctest.Test(t, everyCopyAnswersForAView) }
 
@@ -234,6 +282,7 @@ func everyCopyAnswersForAView(t *testing.T) {
 	v.write(0, 60, 5)
 	v.compact(0, 1, 2)
 	all("after restarts", 0, 1, 2)
+	v.flights(first, model)
 
 	if _, err := v.views().CloseView(v.ctx, &batchv1.CloseViewRequest{View: first}); err != nil {
 		t.Error(err)
