@@ -252,6 +252,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 		pending[i] = &pendingItem{
 			get: &recordv1.GetRequest{
 				Key: items[i].Key.proto(), Version: items[i].Options.Version, MetadataOnly: items[i].Options.MetadataOnly,
+				View: items[i].Options.View,
 			},
 			read: &outcomes[i], failure: &outcomes[i].Err,
 			attempts: c.attempts(call{op: "get " + items[i].Key.String(), key: &items[i].Key}),

@@ -194,6 +194,9 @@ func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOpti
 type GetOptions struct {
 	// Version is the version to read. The default is the newest version.
 	Version string
+	// View is the ID of a view, to read the record as it was then. It cannot be combined with Version. Get returns
+	// ErrViewExpired if the view has ended.
+	View string
 	// MetadataOnly omits the data.
 	MetadataOnly bool
 	// BytesMax is the size of the largest record that Get reads into memory. The default is 64 MiB. For a larger record
@@ -206,7 +209,8 @@ type GetOptions struct {
 func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record, error) {
 	op := "get " + key.String()
 	o := orZero(options)
-	request := &recordv1.GetRequest{Key: key.proto(), Version: o.Version, MetadataOnly: o.MetadataOnly}
+	request := &recordv1.GetRequest{Key: key.proto(), Version: o.Version, MetadataOnly: o.MetadataOnly,
+		View: o.View}
 	answer, err := unary(ctx, c, call{op: op, key: &key, epoch: &request.RoutingEpoch}, recordv1.NewRecordServiceClient,
 		recordv1.RecordServiceClient.Get, request)
 	if err == nil {

@@ -23,6 +23,9 @@ type ScanOptions struct {
 	// Split, if not nil, is the part to scan, as returned by PlanScan. Split cannot be combined with Group, Cursor or
 	// Parallel.
 	Split *Split
+	// View is the ID of a view to scan: of Group, or of all groups of the view. Cursor and Split cannot be combined with
+	// it, because they name their view themselves.
+	View string
 	// MetadataOnly omits the data.
 	MetadataOnly bool
 	// Parallel is the number of splits scanned at a time. With 0 or 1, the scan is not split, and records are yielded
@@ -46,6 +49,8 @@ type Split struct {
 	// Addresses lists the addresses (host:port) of the shards that hold the split, best first, so that the work can run
 	// near them. With Config.Direct, the scan goes to these shards.
 	Addresses []string
+	// Nodes lists the names of the nodes of these shards, in the order of Addresses. A name is empty if it is not known.
+	Nodes []string
 	// Bytes is the approximate stored size.
 	Bytes int64
 	// Records is the approximate number of records.
@@ -58,6 +63,11 @@ type PlanScanOptions struct {
 	Groups []string
 	// SplitBytes is the target size of each split, 1 MiB to 1 TiB. The default is 256 MiB.
 	SplitBytes int64
+	// View is the ID of a view to scan instead of new snapshots. Without Groups, all groups of the view are scanned. The
+	// splits are valid as long as the view, and each lists all copies of its group.
+	View string
+	// Shared makes splits that any caller may scan who may scan their group. Otherwise only this caller may.
+	Shared bool
 }
 
 // PlanScan takes a snapshot of each group and divides it into splits. Together the splits hold the newest version of
@@ -66,7 +76,8 @@ type PlanScanOptions struct {
 func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Split, error) {
 	o := orZero(options)
 	plan, err := unary(ctx, c, call{op: "plan a scan"}, recordv1.NewRecordServiceClient,
-		recordv1.RecordServiceClient.PlanScan, &recordv1.PlanScanRequest{Groups: o.Groups, SplitBytes: o.SplitBytes},
+		recordv1.RecordServiceClient.PlanScan, &recordv1.PlanScanRequest{Groups: o.Groups, SplitBytes: o.SplitBytes,
+			View: o.View, Shared: o.Shared},
 		grpc.MaxCallRecvMsgSize(routingBytes))
 	if err != nil {
 		return nil, err
@@ -74,7 +85,7 @@ func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Spli
 	splits := make([]Split, 0, len(plan.GetSplits()))
 	for _, s := range plan.GetSplits() {
 		splits = append(splits, Split{Group: s.GetGroup(), Token: s.GetSplit(), Addresses: s.GetAddresses(),
-			Bytes: s.GetBytes(), Records: s.GetRecords()})
+			Nodes: s.GetNodes(), Bytes: s.GetBytes(), Records: s.GetRecords()})
 	}
 	return splits, nil
 }
@@ -93,6 +104,9 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 		case o.Split != nil && (o.Group != "" || o.Parallel > 1):
 			yield(Record{}, invalid("scan", "Split excludes Group and Parallel"))
 			return
+		case o.View != "" && (o.Split != nil || len(o.Cursor) > 0):
+			yield(Record{}, invalid("scan", "View excludes Cursor and Split, which name their view"))
+			return
 		case o.Split != nil && len(o.Split.Token) == 0:
 			yield(Record{}, invalid("scan", "Split has no Token: take it from PlanScan"))
 			return
@@ -104,7 +118,7 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 			return
 		}
 		s := &scanStream{client: c, request: recordv1.ScanRequest{Group: o.Group, Cursor: o.Cursor,
-			MetadataOnly: o.MetadataOnly}}
+			MetadataOnly: o.MetadataOnly, View: o.View}}
 		s.attempts = c.attempts(call{op: "scan", group: o.Group})
 		if o.Split != nil {
 			s.request.Split, s.addresses = o.Split.Token, o.Split.Addresses
@@ -168,7 +182,7 @@ func (s *scanStream) once(ctx context.Context, to target, take func([]Record) bo
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if s.cursor != nil {
-		s.request.Cursor, s.request.Group, s.request.Split = s.cursor, "", nil
+		s.request.Cursor, s.request.Group, s.request.Split, s.request.View = s.cursor, "", nil, ""
 	}
 	s.request.RoutingEpoch = to.epoch
 	stream, err := recordv1.NewRecordServiceClient(to.conn).Scan(ctx, &s.request)
@@ -236,7 +250,7 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []Split, re
 // scanSplits scans several splits at a time. Memory is bounded, because each split's scan waits until its last message
 // has been consumed.
 func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
-	options := &PlanScanOptions{SplitBytes: o.SplitBytes}
+	options := &PlanScanOptions{SplitBytes: o.SplitBytes, View: o.View}
 	if o.Group != "" {
 		options.Groups = []string{o.Group}
 	}

@@ -58,7 +58,7 @@ func (f *storageFlags) add(cmd *cobra.Command) {
 			"one segment; 0: 64 MiB; less on a small volume: an eighth of it, divided by its groups")
 	flags.Var(&f.compactRate, "compaction-rate", "bytes per second; 0: 64 MiB")
 	flags.Var(&f.viewsHeld, "views-held-max",
-		"superseded bytes of all groups that compaction keeps for views, beyond which the oldest breaks; 0: 10 % of the volume")
+		"superseded bytes of all groups that compaction keeps for views, or the oldest breaks; 0: 10 % of the volume")
 	flags.Var(&f.hold, "archive-hold-max",
 		"superseded bytes of all groups that compaction keeps until an archive has them; 0: 5 % of the volume")
 	cli.Complete(cmd, "residency", "index", "resident")

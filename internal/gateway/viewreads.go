@@ -36,8 +36,8 @@ func ofEveryCopy(err error, v routing.Verdict) error {
 
 // viewExpired returns the error for a view that does not exist.
 func viewExpired(id string) error {
-	return withDetails(codes.OutOfRange, "view "+id+": there is no such view: it was closed, or has expired: open another "+
-		"view", &errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.ViewExpired,
+	return withDetails(codes.OutOfRange, "view "+id+": there is no such view: it was closed, or has expired: "+
+		"open another view", &errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.ViewExpired,
 		Metadata: map[string]string{"view": id}})
 }
 
@@ -97,8 +97,8 @@ func (g *Gateway) scanViewBehind(stream grpc.ServerStream, request *recordv1.Sca
 	return damage
 }
 
-// locate fills in the shards and nodes of a split. Every copy can serve a split of a view. The shard that has planned it
-// is the first one.
+// locate fills in the shards and nodes of a split. Every copy can serve a split of a view. The shard that has planned
+// it is the first one.
 func (t *table) locate(split *recordv1.ScanSplit, every bool) {
 	r := t.named[split.GetGroup()]
 	if r == nil {

@@ -147,7 +147,8 @@ func (s *viewServer) drop(ctx context.Context, v *placement.DataView) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 	defer cancel()
 	if err := s.g.cfg.Store.DeleteDataView(ctx, v.ID, v.Revision); err != nil {
-		s.g.cfg.Logger.Warn("a view that could not be opened remains for now", "view", v.ID, "expires", v.Expires, "error", err)
+		s.g.cfg.Logger.Warn("a view that could not be opened remains for now", "view", v.ID, "expires", v.Expires,
+			"error", err)
 	}
 }
 
@@ -213,8 +214,8 @@ func (s *viewServer) hold(ctx context.Context, at *shard, v *placement.DataView,
 }
 
 // holdAll makes the copies of all groups hold what the view needs. A majority of the copies of each group must do so,
-// because a view would otherwise end with a single disk. A copy that does not answer can serve the view only after it was
-// installed again.
+// because a view would otherwise end with a single disk. A copy that does not answer can serve the view only after it
+// was installed again.
 func (s *viewServer) holdAll(ctx context.Context, v *placement.DataView) error {
 	t := s.g.router.table.Load()
 	asked := map[*shard][]string{}
@@ -251,8 +252,8 @@ func (s *viewServer) holdAll(ctx context.Context, v *placement.DataView) error {
 	})
 	for _, of := range v.Groups {
 		if r := t.named[of.Name]; r == nil || 2*held[of.Name] <= r.votes {
-			return fail(codes.Unavailable, reason.NoLeader, "no view was opened, because only %d copies of group %s keep what it "+
-				"needs: %s", held[of.Name], of.Name, strings.TrimPrefix(why[of.Name], "; "))
+			return fail(codes.Unavailable, reason.NoLeader, "no view was opened, because only %d copies of group %s keep what "+
+				"it needs: %s", held[of.Name], of.Name, strings.TrimPrefix(why[of.Name], "; "))
 		}
 	}
 	return nil
@@ -339,8 +340,8 @@ func viewMessage(v *placement.DataView) *batchv1.View {
 	return out
 }
 
-// expireViews removes views that have expired, until ctx is done. All gateways do so. A shard never does, so that shards
-// whose clocks differ hold the same history.
+// expireViews removes views that have expired, until ctx is done. All gateways do so. A shard never does, so that
+// shards whose clocks differ hold the same history.
 func (g *Gateway) expireViews(ctx context.Context) {
 	for backoff.Sleep(ctx, expireEvery) {
 		within, cancel := context.WithTimeout(ctx, createTimeout)

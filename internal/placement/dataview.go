@@ -79,9 +79,9 @@ func (v *DataView) Validate() error {
 	return nil
 }
 
-// HoldOf returns the index from which on a group's history must be kept for the given views: the lowest one of the views
-// that contain the group. A view whose index is not chosen yet needs everything, so its index counts as 0. If no view
-// needs the group's history, on is false.
+// HoldOf returns the index from which on a group's history must be kept for the given views: the lowest one of the
+// views that contain the group. A view whose index is not chosen yet needs everything, so its index counts as 0. If
+// no view needs the group's history, on is false.
 func HoldOf(views []DataView, group uuid.UUID) (at uint64, on bool) {
 	for i := range views {
 		for _, g := range views[i].Groups {

@@ -24,7 +24,7 @@ func TestTheHoldOfAGroupIsTheLowestOfItsViews(t *testing.T) {
 		"no view":             {},
 		"another group":       {views: []DataView{view(chosen(b, 7))}},
 		"one":                 {views: []DataView{view(chosen(a, 7), chosen(b, 2))}, at: 7, on: true},
-		"the lowest":          {views: []DataView{view(chosen(a, 7)), view(chosen(a, 5)), view(chosen(a, 9))}, at: 5, on: true},
+		"the lowest":          {views: []DataView{view(chosen(a, 7)), view(chosen(a, 5))}, at: 5, on: true},
 		"one is being opened": {views: []DataView{view(chosen(a, 7)), view(DataViewGroup{Name: "a", UUID: a})}, on: true},
 		"lost":                {views: []DataView{view(lost)}},
 		"lost beside another": {views: []DataView{view(lost), view(chosen(a, 8))}, at: 8, on: true},

@@ -65,6 +65,8 @@ func Judge(st *status.Status, sent bool) Verdict {
 		}
 	case code == codes.FailedPrecondition && (v.Reason == reason.WrongShard || v.Reason == reason.NotLeader):
 		v.Fate = Refused
+	case code == codes.OutOfRange && v.Reason == reason.ViewExpired && v.Info["shard"] != "":
+		v.Fate = Refused // only this shard's copy lacks what the view needs
 	case code == codes.Unknown && v.Reason == reason.OutcomeUnknown:
 		v.Fate = Unknown
 	case code == codes.DeadlineExceeded || code == codes.Canceled:

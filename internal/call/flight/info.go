@@ -44,7 +44,8 @@ func InfoOf(in *flight.FlightDescriptor, plan *recordv1.PlanScanResponse, column
 	out := &flight.FlightInfo{Schema: SchemaBytes(), FlightDescriptor: in}
 	for _, split := range plan.GetSplits() {
 		ticket := Ticket{Columns: columns, Value: split.GetSplit()}
-		known, _ := json.Marshal(endpoint{split.GetGroup(), split.GetRecords(), split.GetBytes(), split.GetNodes()}) // cannot fail
+		known, _ := json.Marshal(endpoint{split.GetGroup(), split.GetRecords(), split.GetBytes(),
+			split.GetNodes()}) // cannot fail
 		e := &flight.FlightEndpoint{Ticket: &flight.Ticket{Ticket: ticket.Encode()}, AppMetadata: known}
 		for _, address := range split.GetAddresses() {
 			e.Location = append(e.Location, &flight.Location{Uri: scheme + address})

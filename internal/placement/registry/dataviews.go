@@ -34,8 +34,8 @@ var ErrViewTooLarge = errors.New("the view has too many groups")
 // ErrTooManyViews means that the store has placement.DataViewsMax views.
 var ErrTooManyViews = errors.New("the store has as many views as it may have")
 
-// writeView applies an operation to the key of a view, under a condition. The operation is not applied to a store that is
-// frozen or does not exist.
+// writeView applies an operation to the key of a view, under a condition. The operation is not applied to a store
+// that is frozen or does not exist.
 func (d *dataViews) writeView(ctx context.Context, do clientv3.Op, onlyIf ...clientv3.Cmp) (revision int64, err error) {
 	answer, err := d.client.Txn(ctx).If(append(onlyIf, d.exists(), d.notFrozen())...).
 		Then(do, clientv3.OpPut(d.prefix+viewsMarkKey, "")).Else(clientv3.OpGet(d.prefix + frozenKey)).Commit()
@@ -136,8 +136,8 @@ func (d *dataViews) DataViews(ctx context.Context) (DataViews, error) {
 // viewsLook is the interval at which views are looked for in addition to the watch, which may be broken.
 const viewsLook = 2 * time.Second
 
-// WatchDataViews sends all views, and then again after each change. It closes the channel when ctx is done. A slow reader
-// receives only the newest state. While etcd does not respond, nothing is sent.
+// WatchDataViews sends all views, and then again after each change. It closes the channel when ctx is done. A slow
+// reader receives only the newest state. While etcd does not respond, nothing is sent.
 func (d *dataViews) WatchDataViews(ctx context.Context) <-chan DataViews {
 	out := make(chan DataViews, 1)
 	go func() {

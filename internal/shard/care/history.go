@@ -22,8 +22,8 @@ import (
 // or delayed for the sake of an archive. If history is dropped despite a hold, the history floor of the log shows
 // that.
 //
-// Views need history, too (sheaf.batch.v1.ViewService). Each shard reads them from etcd itself. The hold of a group's log
-// is the lowest one of its archive and its views.
+// Views need history, too (sheaf.batch.v1.ViewService). Each shard reads them from etcd itself. The hold of a group's
+// log is the lowest one of its archive and its views.
 
 // holdPart is a divisor: all holds together keep at most the size of the volume divided by holdPart (5 %), unless
 // Compaction.HoldBytesMax is set.
@@ -110,8 +110,8 @@ func (h *Holds) change(sv *replicas.Served, do func(*hold)) {
 	_ = sv.Log().BeginHistory()
 }
 
-// set makes a log obey its hold. The arguments are the hold of the group's archive. The caller holds mu, so that no older
-// knowledge replaces a newer one.
+// set makes a log obey its hold. The arguments are the hold of the group's archive. The caller holds mu, so that no
+// older knowledge replaces a newer one.
 func (h *Holds) set(sv *replicas.Served, at uint64, on bool) {
 	viewed, needed, known := h.views(sv.UUID())
 	if !known { // the log keeps what it has: it is not known how much of it a view needs
@@ -123,8 +123,8 @@ func (h *Holds) set(sv *replicas.Served, at uint64, on bool) {
 	sv.Log().SetHold(group.Hold{Index: at, On: on})
 }
 
-// View makes the log of a group obey its views, and returns the history floor. When it returns, no compaction raises the
-// floor above the hold, unless it ignores holds.
+// View makes the log of a group obey its views, and returns the history floor. When it returns, no compaction raises
+// the floor above the hold, unless it ignores holds.
 func (h *Holds) View(ctx context.Context, sv *replicas.Served, state placement.Group) (floor uint64, err error) {
 	at, on := h.Of(ctx, sv, state)
 	h.mu.Lock()
@@ -197,8 +197,8 @@ func (h *Holds) forget(r *replicas.Routes) {
 	}
 }
 
-// Of returns the hold of a group's archive, on a shard that serves the group. It returns false if there is none. To learn
-// of it, Of may read from etcd what leaders have reported.
+// Of returns the hold of a group's archive, on a shard that serves the group. It returns false if there is none. To
+// learn of it, Of may read from etcd what leaders have reported.
 func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Group) (at uint64, on bool) {
 	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID {
 		return h.ofLeader(ctx, sv, m.Term, state)

@@ -356,7 +356,8 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	return nil
 }
 
-// readAll reads the group from a position to the end of the position's range, in a snapshot that the caller has entered.
+// readAll reads the group from a position to the end of the position's range, in a snapshot that the caller has
+// entered.
 func (sc *scan) readAll(ctx context.Context, sv Group, at *cursor.Cursor, id group.ScanID) error {
 	at.Kind = cursor.Resume
 	for ended := false; !ended; {

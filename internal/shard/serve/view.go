@@ -106,8 +106,8 @@ func (sc *scan) inView(ctx context.Context, sv Group, at *cursor.Cursor, w answe
 	return view.fail(err, w)
 }
 
-// planView divides groups of a view into splits. Without groups in the request, it leaves out those that are not part of
-// the view.
+// planView divides groups of a view into splits. Without groups in the request, it leaves out those that are not part
+// of the view.
 func (s *Server) planView(ctx context.Context, in *recordv1.PlanScanRequest, names []string,
 	size int64) (splits []*recordv1.ScanSplit, err error) {
 	var v answer.Violations

@@ -87,8 +87,8 @@ func (s *Set) keeps(l *leaving, now time.Time) bool {
 	return now.Sub(l.since) < leaveGrace || s.isHeld()
 }
 
-// HoldOf returns the index from which on the views need a group's history. If on is false, no view needs it. If known is
-// false, etcd has not answered since the start, so that nothing is known about views.
+// HoldOf returns the index from which on the views need a group's history. If on is false, no view needs it. If known
+// is false, etcd has not answered since the start, so that nothing is known about views.
 func (s *Set) HoldOf(group uuid.UUID) (at uint64, on, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

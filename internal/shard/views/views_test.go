@@ -113,7 +113,8 @@ func TestALostGroupIsNotHeld(t *testing.T) {
 	if _, on, _ := s.HoldOf(group); on {
 		t.Error("a lost group is held")
 	}
-	if got, err := s.Find(t.Context(), v.ID); err != nil || got.Groups[0].Lost != "no room" || e.view.Groups[0].Lost == "" {
+	got, err := s.Find(t.Context(), v.ID)
+	if err != nil || got.Groups[0].Lost != "no room" || e.view.Groups[0].Lost == "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

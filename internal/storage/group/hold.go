@@ -58,8 +58,8 @@ func (l *Log) BeginHistory() error {
 	return err
 }
 
-// SettleHistory does the same as BeginHistory, and returns the history floor. When it returns, a hold that was set before
-// the call is in force: only a compaction that ignores holds raises the floor above it.
+// SettleHistory does the same as BeginHistory, and returns the history floor. When it returns, a hold that was set
+// before the call is in force: only a compaction that ignores holds raises the floor above it.
 func (l *Log) SettleHistory() (floor uint64, err error) {
 	if err := l.BeginHistory(); err != nil {
 		return 0, err

@@ -410,7 +410,8 @@ func whatIsNoViewIsRefused(t *testing.T) {
 		"negative": {second(v.views().OpenView(v.ctx, &batchv1.OpenViewRequest{ExpiresSeconds: -1})), codes.InvalidArgument},
 		"31 days": {second(v.views().OpenView(v.ctx, &batchv1.OpenViewRequest{ExpiresSeconds: 31 * 86400})),
 			codes.InvalidArgument},
-		"twice":    {second(v.views().OpenView(v.ctx, &batchv1.OpenViewRequest{Groups: []string{"a", "a"}})), codes.InvalidArgument},
+		"twice": {second(v.views().OpenView(v.ctx, &batchv1.OpenViewRequest{Groups: []string{"a", "a"}})),
+			codes.InvalidArgument},
 		"no group": {second(v.views().OpenView(v.ctx, &batchv1.OpenViewRequest{Groups: []string{"c"}})), codes.NotFound},
 		"no id":    {second(v.views().CloseView(v.ctx, &batchv1.CloseViewRequest{View: "x"})), codes.InvalidArgument},
 	} {
