@@ -149,12 +149,16 @@ func TestRecordsOverHTTPHaveTheRulesOfGRPC(t *testing.T) {
 		for line := range bytes.Lines(text) {
 			var e guard.Event
 			must.OK(t, json.Unmarshal(line, &e))
+			method := e.Method[strings.LastIndex(e.Method, "/")+1:]
+			if e.Kind == "first-use" {
+				method = "any" // the requests above are made in any order
+			}
 			if e.Via == "" {
-				found[strings.Join([]string{e.Kind, e.Caller, e.Method[strings.LastIndex(e.Method, "/")+1:], e.Group}, " ")] = true
+				found[strings.Join([]string{e.Kind, e.Caller, method, e.Group}, " ")] = true
 			}
 		}
 		for _, want := range []string{"refusal client/reader Get b", "refusal client/reader Scan ", "refusal client/scanner Get ",
-			"refusal client/scanner Scan b", "refusal client/writer BatchGet ", "first-use client/reader Get a"} {
+			"refusal client/scanner Scan b", "refusal client/writer BatchGet ", "first-use client/reader any a"} {
 			if !found[want] {
 				t.Errorf("%q is not in the audit log: %v", want, found)
 			}
