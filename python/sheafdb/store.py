@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import flight
 
 from . import errors, put, scan
+from .download import download
 from .ids import Ids
 from .routing import group_of
 from .wire import AGAIN, FAILURES, Attempts, Lost, Wire, error_of, helps
@@ -27,7 +28,8 @@ PARALLEL = 8
 ROUTES = 1.0
 
 
-def connect(address=None, *, ca=None, cert=None, key=None, token_file=None, timeout=60.0, direct=False):
+def connect(address=None, *, ca=None, cert=None, key=None, token_file=None, timeout=60.0, direct=False,
+            http=None):
     """A store. Nothing is sent before the first call.
 
     address     host:port of a gateway; $SHEAF_ADDRESS, or 127.0.0.1:7600
@@ -36,6 +38,7 @@ def connect(address=None, *, ca=None, cert=None, key=None, token_file=None, time
     token_file  file with a token that identifies the caller; $SHEAF_TOKEN_FILE
     timeout     seconds of a call with all its attempts. Of a scan, the seconds without any progress
     direct      reads go to the shards themselves, which must be reachable from here
+    http        host:port of a gateway's --records-http, for download; $SHEAF_HTTP_ADDRESS
 
     Files are read again when they change. A store can be pickled: its copy connects by itself.
     """
@@ -51,14 +54,14 @@ def connect(address=None, *, ca=None, cert=None, key=None, token_file=None, time
     if not 0 < timeout < 110:
         # A group may forget a request id after two minutes, and a later attempt would write twice.
         raise ValueError(f"timeout is {timeout}: give seconds above 0 and below 110")
-    return Store(address, Wire(ca, cert, key, token_file), timeout, direct)
+    return Store(address, Wire(ca, cert, key, token_file), timeout, direct, http or env("SHEAF_HTTP_ADDRESS"))
 
 
 class Store:
     """Made by connect."""
 
-    def __init__(self, address, wire, timeout, direct):
-        self.address, self.timeout, self.direct = address, timeout, direct
+    def __init__(self, address, wire, timeout, direct, http=None):
+        self.address, self.timeout, self.direct, self.http = address, timeout, direct, http
         self._wire, self._threads, self._routes, self._routes_at = wire, None, None, 0.0
 
     def get_many(self, ids, group=None, columns=None):
@@ -90,6 +93,15 @@ class Store:
         if (np.diff(positions) != 1).any():
             table = table.take(np.argsort(positions, kind="stable"))
         return selected(table, columns)
+
+    def download(self, id, path, group=None):
+        """Writes the data of a record of any size to the file at path, and returns path. The file is complete or not
+        there: one that was there before stays until the new one is whole. A connection that breaks goes on where it
+        was. Needs connect(http=).
+
+        group  the group of the id; in Hash routing it may be left out
+        """
+        return download(self, id, path, group)
 
     def scan(self, groups=None, columns=None, parallel=2, split_bytes=None):
         """A pyarrow.RecordBatchReader of the newest version of all records of these groups, or of all groups. DuckDB,
@@ -139,7 +151,7 @@ class Store:
         self.close()
 
     def __reduce__(self):
-        return Store, (self.address, self._wire, self.timeout, self.direct)
+        return Store, (self.address, self._wire, self.timeout, self.direct, self.http)
 
     def __repr__(self):
         return f"<store at {self.address}>"
