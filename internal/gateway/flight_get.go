@@ -44,8 +44,8 @@ func (g *Gateway) flightGetMany(stream grpc.ServerStream, command *arrow.GetComm
 	return f.flush()
 }
 
-// eachWindow reads all ids, a window of them at a time, and calls do with the results of each window. The argument first
-// is the position of the first id of the window.
+// eachWindow reads all ids, a window of them at a time, and calls do with the results of each window. The argument
+// first is the position of the first id of the window.
 func (f *flightMany) eachWindow(do func(first int, read *flightRead) error) error {
 	n := flightWindowFirst
 	for first := 0; first < f.command.Len(); {

@@ -77,8 +77,8 @@ func (g *Gateway) RecordsHTTPAddr() string {
 	return g.web.listener.Addr().String()
 }
 
-// stopping refuses new requests. The function wait, which it returns, waits for the requests in progress, and aborts them
-// when ctx is done.
+// stopping refuses new requests. The function wait, which it returns, waits for the requests in progress, and aborts
+// them when ctx is done.
 func (s *webServer) stopping(ctx context.Context) (wait func()) {
 	if s == nil {
 		return func() {}
@@ -113,8 +113,8 @@ func (l *webListener) Accept() (net.Conn, error) {
 	return &webConn{Conn: raw, raw: raw, credentials: l.credentials}, nil
 }
 
-// webConn is a connection whose first read performs the handshake. So each handshake has a goroutine of its own, and the
-// time limit of the first header.
+// webConn is a connection whose first read performs the handshake. So each handshake has a goroutine of its own, and
+// the time limit of the first header.
 type webConn struct {
 	net.Conn // the connection after the handshake, or raw before it
 	raw      net.Conn

@@ -195,8 +195,8 @@ func (a *answer) close() {
 	a.ending.Store(false)
 }
 
-// fail answers with an error. If the answer has begun, fail writes the error into the archive, if it is one. It is called
-// after close, or instead of it.
+// fail answers with an error. If the answer has begun, fail writes the error into the archive, if it is one. It is
+// called after close, or instead of it.
 func (a *answer) fail(err error) {
 	a.turn.Lock()
 	defer a.turn.Unlock()

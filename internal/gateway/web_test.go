@@ -2,7 +2,6 @@ package gateway_test
 
 import (
 	"archive/tar"
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -76,11 +75,11 @@ func (w *webClient) text(r *http.Response) string {
 
 func (w *webClient) put(group string, id int64, data string) {
 	w.t.Helper()
-	_, err := w.records.Put(w.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: group, Id: id}, Data: []byte(data)})
+	_, err := w.records.Put(w.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: group, Id: id},
+		Data: []byte(data)})
 	must.OK(w.t, err)
 }
 
-// Each row is a request and what must follow. The record has id 7 and data "hello".
 func TestARecordOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWeb(t, hash(1), gateway.Config{}, "a")
@@ -88,68 +87,7 @@ func TestARecordOverHTTP(t *testing.T) {
 		w.put("", math.MinInt64, "least")
 		w.put("", math.MaxInt64, "most")
 		w.put("", 8, "")
-		const path = "/v1/records/0/7"
-		for name, c := range map[string]struct {
-			method, path, body string
-			headers            []string
-			status             int
-			answer             string // the body, or a part of an error
-			has                map[string]string
-		}{
-			"a record": {path: path, status: 200, answer: "hello", has: map[string]string{"Etag": `"v1"`,
-				"Content-Length": "5", "Content-Type": "application/octet-stream", "Sheaf-Group": "0", "Sheaf-Id": "7",
-				"Sheaf-Crc32c": "9a71bb4c", "X-Content-Type-Options": "nosniff", "Accept-Ranges": "bytes"}},
-			"the group of the id": {path: "/v1/records/-/7", status: 200, answer: "hello"},
-			"the smallest id":     {path: "/v1/records/-/-9223372036854775808", status: 200, answer: "least"},
-			"the largest id":      {path: "/v1/records/-/9223372036854775807", status: 200, answer: "most"},
-			"an id above it":      {path: "/v1/records/-/9223372036854775808", status: 400, answer: "shortest form"},
-			"no data":             {path: "/v1/records/0/8", status: 200, answer: "", has: map[string]string{"Content-Length": "0"}},
-			"HEAD": {method: "HEAD", path: path, status: 200, has: map[string]string{"Etag": `"v1"`,
-				"Content-Length": "5"}},
-			"no record":        {path: "/v1/records/0/9", status: 404, answer: `"reason":"RECORD_NOT_FOUND"`},
-			"HEAD, no record":  {method: "HEAD", path: "/v1/records/0/9", status: 404},
-			"a range":          {path: path, headers: []string{"Range", "bytes=1-3"}, status: 206, answer: "ell", has: map[string]string{"Content-Range": "bytes 1-3/5", "Content-Length": "3"}},
-			"from a byte on":   {path: path, headers: []string{"Range", "bytes=3-"}, status: 206, answer: "lo"},
-			"the last bytes":   {path: path, headers: []string{"Range", "bytes=-2"}, status: 206, answer: "lo"},
-			"more than all":    {path: path, headers: []string{"Range", "bytes=-99999999999999999999"}, status: 206, answer: "hello"},
-			"beyond the end":   {path: path, headers: []string{"Range", "bytes=2-99999999999999999999"}, status: 206, answer: "llo"},
-			"behind the end":   {path: path, headers: []string{"Range", "bytes=5-"}, status: 416, answer: "BAD_RANGE", has: map[string]string{"Content-Range": "bytes */5"}},
-			"far behind it":    {path: path, headers: []string{"Range", "bytes=99999999999999999999-"}, status: 416, answer: "BAD_RANGE"},
-			"no bytes":         {path: path, headers: []string{"Range", "bytes=-0"}, status: 416, answer: "BAD_RANGE"},
-			"of no data":       {path: "/v1/records/0/8", headers: []string{"Range", "bytes=0-"}, status: 416, answer: "BAD_RANGE"},
-			"backwards":        {path: path, headers: []string{"Range", "bytes=3-1"}, status: 200, answer: "hello"},
-			"two ranges":       {path: path, headers: []string{"Range", "bytes=0-0,2-2"}, status: 200, answer: "hello"},
-			"another unit":     {path: path, headers: []string{"Range", "records=0-0"}, status: 200, answer: "hello"},
-			"of this version":  {path: path, headers: []string{"Range", "bytes=0-0", "If-Range", `"v1"`}, status: 206, answer: "h"},
-			"of another one":   {path: path, headers: []string{"Range", "bytes=0-0", "If-Range", `"v0"`}, status: 200, answer: "hello"},
-			"is still there":   {path: path, headers: []string{"If-None-Match", `"v0", W/"v1"`}, status: 304, has: map[string]string{"Etag": `"v1"`}},
-			"is anything":      {path: path, headers: []string{"If-None-Match", "*"}, status: 304},
-			"was another one":  {path: path, headers: []string{"If-None-Match", `"v0"`}, status: 200, answer: "hello"},
-			"a view":           {path: path + "?view=x", status: 404, answer: "VIEW_UNKNOWN"},
-			"a parameter":      {path: path + "?viwe=x", status: 400, answer: "no parameter"},
-			"given twice":      {path: path + "?version=a&version=b", status: 400, answer: "given 2 times"},
-			"a number twice":   {path: "/v1/records/0/07", status: 400, answer: "shortest form"},
-			"a plus":           {path: "/v1/records/0/+7", status: 400, answer: "shortest form"},
-			"no id":            {path: "/v1/records/0", status: 400, answer: "GROUP/ID"},
-			"no number":        {path: "/v1/records/0/x", status: 400, answer: "shortest form"},
-			"a slash more":     {path: "/v1/records/0/7/", status: 400, answer: "shortest form"},
-			"two slashes":      {path: "/v1/records//7", status: 400, answer: "GROUP/ID"},
-			"a spelling":       {path: "/v1/records/%30/7", status: 404, answer: "shortest form"},
-			"upwards":          {path: "/v1/records/../7", status: 400, answer: "group"},
-			"another path":     {path: "/", status: 404, answer: "/v1/records/GROUP/ID"},
-			"another method":   {method: "PUT", path: path, status: 405, answer: "GET, HEAD", has: map[string]string{"Allow": "GET, HEAD"}},
-			"a body":           {path: path, body: "x", status: 400, answer: "body"},
-			"a scan by POST":   {method: "POST", path: "/v1/scan.tar", status: 405, answer: "GET"},
-			"a batch by GET":   {path: "/v1/batch.tar", status: 405, answer: "POST"},
-			"a forged split":   {path: "/v1/scan.tar?split=4/4", status: 400, answer: "split"},
-			"a negative split": {path: "/v1/scan.tar?split=-1/4", status: 400, answer: "split"},
-			"no split":         {path: "/v1/scan.tar?split=0/0", status: 400, answer: "split"},
-			"half a split":     {path: "/v1/scan.tar?split=1", status: 400, answer: "split"},
-			"many splits":      {path: "/v1/scan.tar?split=0/65537", status: 400, answer: "split"},
-			"a scan of a view": {path: "/v1/scan.tar?view=x", status: 404, answer: "VIEW_UNKNOWN"},
-			"no group":         {path: "/v1/scan.tar?group=", status: 400, answer: "group"},
-			"another group":    {path: "/v1/scan.tar?group=9", status: 404, answer: "GROUP_NOT_FOUND"},
-		} {
+		for name, c := range webRequests {
 			if c.method == "" {
 				c.method = "GET"
 			}
@@ -417,123 +355,5 @@ func TestABatchAsTar(t *testing.T) {
 				t.Errorf("%.40s: %s instead of %d: %s", body, r.Status, status, w.text(r))
 			}
 		}
-	})
-}
-
-// A request that two servers could understand in two ways is refused, and its connection is closed.
-func TestSmuggledRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWeb(t, hash(1), gateway.Config{}, "a")
-		w.put("", 7, "hello")
-		const second = "GET /v1/records/0/7 HTTP/1.1\r\nHost: g\r\n\r\n"
-		for name, first := range map[string]string{
-			"two lengths": "POST /v1/batch.tar HTTP/1.1\r\nHost: g\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-			"a length and chunks": "GET /v1/records/0/8 HTTP/1.1\r\nHost: g\r\nContent-Length: 5\r\n" +
-				"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-			"a body of a GET": "GET /v1/records/0/8 HTTP/1.1\r\nHost: g\r\nContent-Length: 43\r\n\r\n",
-			"an encoding":     "POST /v1/batch.tar HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked, x\r\n\r\n",
-			"no host":         "GET /v1/records/0/8 HTTP/1.1\r\n\r\n",
-			"a line":          "GET /v1/records/0/8\r\nX HTTP/1.1\r\nHost: g\r\n\r\n",
-			"HTTP/2":          "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-		} {
-			conn, err := w.network.Dial(w.ctx, w.gateway.RecordsHTTPAddr())
-			must.OK(t, err)
-			_, err = io.WriteString(conn, first+second)
-			must.OK(t, err)
-			answers := bufio.NewReader(conn)
-			r, err := http.ReadResponse(answers, nil)
-			must.OK(t, err)
-			_, err = io.Copy(io.Discard, r.Body)
-			must.OK(t, err)
-			if rest, _ := io.ReadAll(answers); r.StatusCode < 400 || len(rest) > 0 {
-				t.Errorf("%s: %s, then %q", name, r.Status, rest)
-			}
-			_ = conn.Close()
-		}
-	})
-}
-
-// Callers that take nothing hold bounded memory, and are cut off after a minute. Others are served meanwhile.
-func TestUnreadAnswersOverHTTPAreBounded(t *testing.T) {
-	for name, request := range map[string]string{
-		"scan":   "GET /v1/scan.tar?group=0 HTTP/1.1\r\nHost: g\r\n\r\n",
-		"batch":  "POST /v1/batch.tar HTTP/1.1\r\nHost: g\r\nContent-Length: 27\r\n\r\n" + `{"ids": [1,2,3,4,5,6,7,8] }`,
-		"record": "GET /v1/records/0/1 HTTP/1.1\r\nHost: g\r\n\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const limit = 16 << 20
-				c, held, _ := startUnread(t, gateway.Limits{AnswerBytesMax: limit}, "gateway:0")
-				w := webOf(c)
-				var conns []net.Conn
-				for range 64 {
-					conn, err := c.network.Dial(c.ctx, c.gateway.RecordsHTTPAddr())
-					must.OK(t, err)
-					_, err = io.WriteString(conn, request)
-					must.OK(t, err)
-					conns = append(conns, conn)
-				}
-				time.Sleep(5 * time.Second)
-				if n := held(); n > limit || n < limit/4 {
-					t.Errorf("%d bytes are held", n)
-				}
-				if r := w.ask("GET", "/v1/records/0/25", ""); r.StatusCode != 404 {
-					t.Errorf("others get %s", r.Status)
-				}
-				time.Sleep(2 * time.Minute)
-				if n := held(); n != 0 {
-					t.Errorf("when they have been cut off, %d bytes are held", n)
-				}
-				refused := 0
-				for _, conn := range conns {
-					raw, err := io.ReadAll(conn)
-					if strings.HasPrefix(string(raw), "HTTP/1.1 503") && strings.Contains(string(raw), "OVERLOADED") {
-						refused++
-					} else if err == nil && strings.HasSuffix(string(raw), "\r\n0\r\n\r\n") {
-						t.Error("an answer that nobody took is whole")
-					}
-					_ = conn.Close()
-				}
-				if refused == 0 {
-					t.Error("none of 64 was refused")
-				}
-			})
-		})
-	}
-}
-
-// A caller that hangs up ends the call at the shard, and the stop of a gateway does not wait for one that takes nothing.
-func TestHangUpsAndStopsOverHTTP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, held, ended := startUnread(t, gateway.Limits{}, "gateway:0")
-		w := webOf(c)
-		r := w.ask("GET", "/v1/scan.tar", "")
-		_, err := io.ReadFull(r.Body, make([]byte, 1000))
-		must.OK(t, err)
-		_ = r.Body.Close()
-		until(t, "the call has ended", func() bool { return ended(codes.Canceled) > 0 && held() == 0 })
-		idle, err := c.network.Dial(c.ctx, c.gateway.RecordsHTTPAddr())
-		must.OK(t, err)
-		began := time.Now()
-		if _, err := io.ReadAll(idle); err != nil || time.Since(began) > 11*time.Second {
-			t.Errorf("a connection without a request is closed after %v, %v", time.Since(began), err)
-		}
-		slow, err := c.network.Dial(c.ctx, c.gateway.RecordsHTTPAddr())
-		must.OK(t, err)
-		_, err = io.WriteString(slow, "POST /v1/batch.tar HTTP/1.1\r\nHost: g\r\nContent-Length: 100\r\n\r\n{")
-		must.OK(t, err)
-		began = time.Now()
-		answer, err := io.ReadAll(slow)
-		if !strings.HasPrefix(string(answer), "HTTP/1.1 400") || time.Since(began) > 62*time.Second {
-			t.Errorf("a body that does not arrive: %q after %v, %v", answer, time.Since(began), err)
-		}
-		_ = w.ask("GET", "/v1/scan.tar", "")
-		until(t, "the stream holds something", func() bool { return held() > 0 })
-		stop, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-		defer cancel()
-		if err := c.gateway.Stop(stop); err != nil || stop.Err() != nil {
-			t.Errorf("stopping: %v; waited for the end: %v", err, stop.Err())
-		}
-		c.gateway = nil
 	})
 }

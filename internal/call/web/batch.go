@@ -27,7 +27,8 @@ type TooLargeError struct{ Text string }
 func (e *TooLargeError) Error() string { return e.Text }
 
 // ErrTooLong is the error for a body above BatchBytesMax.
-var ErrTooLong = &TooLargeError{fmt.Sprintf("the body has more than %d bytes: ask for fewer ids at a time", BatchBytesMax)}
+var ErrTooLong = &TooLargeError{fmt.Sprintf("the body has more than %d bytes: ask for fewer ids at a time",
+	BatchBytesMax)}
 
 // id is a number, or a string that holds one.
 type id int64

@@ -157,7 +157,8 @@ func TestRecordsOverHTTPHaveTheRulesOfGRPC(t *testing.T) {
 				found[strings.Join([]string{e.Kind, e.Caller, method, e.Group}, " ")] = true
 			}
 		}
-		for _, want := range []string{"refusal client/reader Get b", "refusal client/reader Scan ", "refusal client/scanner Get ",
+		for _, want := range []string{"refusal client/reader Get b", "refusal client/reader Scan ",
+			"refusal client/scanner Get ",
 			"refusal client/scanner Scan b", "refusal client/writer BatchGet ", "first-use client/reader any a"} {
 			if !found[want] {
 				t.Errorf("%q is not in the audit log: %v", want, found)

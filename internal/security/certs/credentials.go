@@ -152,8 +152,8 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	return made, info, nil
 }
 
-// shakeHTTP returns a function that performs the handshake of a server for HTTP/1.1. The credentials of gRPC would accept
-// only clients that speak HTTP/2.
+// shakeHTTP returns a function that performs the handshake of a server for HTTP/1.1. The credentials of gRPC would
+// accept only clients that speak HTTP/2.
 func shakeHTTP(cfg *tls.Config) func(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	cfg.NextProtos = []string{"http/1.1"}
 	return func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {

@@ -102,8 +102,8 @@ func (i Interceptors) options() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(i.Unary), grpc.ChainStreamInterceptor(i.Stream)}
 }
 
-// Interceptors returns the interceptors that check each call, for calls that do not arrive over gRPC. The context of such
-// a call has a peer with the caller's certs.AuthInfo, and incoming metadata with the caller's token, if any.
+// Interceptors returns the interceptors that check each call, for calls that do not arrive over gRPC. The context of
+// such a call has a peer with the caller's certs.AuthInfo, and incoming metadata with the caller's token, if any.
 func (g *Guard) Interceptors() Interceptors { return Interceptors{g.unary, g.stream} }
 
 // Plaintext returns options for a gRPC server that has no Guard and uses only plaintext. The context of each call
