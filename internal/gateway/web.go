@@ -92,7 +92,9 @@ func (s *webServer) stopping(ctx context.Context) (wait func()) {
 	}()
 	return func() {
 		<-done
-		<-s.served
+		if err := <-s.served; !errors.Is(err, http.ErrServerClosed) {
+			s.g.cfg.Logger.Error("records over HTTP have ended", "error", err)
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func (t *tarStream) flush() error {
 	if len(t.buf) == 0 {
 		return nil
 	}
-	err := t.ServerStream.SendMsg(&frame{bufs: mem.BufferSlice{mem.SliceBuffer(t.buf)}})
+	err := t.SendMsg(&frame{bufs: mem.BufferSlice{mem.SliceBuffer(t.buf)}})
 	t.buf = t.buf[:0]
 	return err
 }
