@@ -94,6 +94,12 @@ func restoreScenes() map[string]func() *scene {
 			wait(s)
 			s.rounds = 4
 		},
+		"restore whose groups wait for copies": func(s *scene, _ *corev1.Pod) {
+			wait(s)
+			g := s.view.Groups["1"]
+			g.WritesFrom = 2
+			s.view.Groups["1"] = g
+		},
 		"restore whose etcd is silent after the end": func(s *scene, _ *corev1.Pod) {
 			s.plan = errors.New("no answer")
 			step.SetTrue(&s.store.Status.Conditions, 1, v1alpha1.ConditionRestored, "Restored", "done")

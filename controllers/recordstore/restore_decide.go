@@ -206,8 +206,8 @@ func (seen *observed) setRestored() {
 	began := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionRestored)
 	switch {
 	case state == restoreDone:
-		sayTrue(store, v1alpha1.ConditionRestored, reasonRestored, "every group of the archive is restored, as of "+
-			restoreTime(store))
+		sayTrue(store, v1alpha1.ConditionRestored, reasonRestored, joinWords("every group of the archive is restored, as of "+
+			restoreTime(store), seen.writesWords()))
 	case state == restoreUnknown && began != nil && (began.Status == metav1.ConditionTrue || !seen.restore.asked):
 		// Without a look at etcd and at the source, the last look counts.
 	case state == restoreUnknown && !seen.restore.asked:
@@ -268,6 +268,20 @@ func (seen *observed) waitingWords(state restoreState) string {
 	case restoreDone:
 	}
 	return ""
+}
+
+// writesWords says how many restored groups accept no writes yet. It is empty if all do.
+func (seen *observed) writesWords() string {
+	n, total := int32(0), int32(len(seen.places.Groups)) //nolint:gosec // at most 100000
+	for _, g := range seen.places.Groups {
+		if g.WritesFrom > 0 {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return step.CountOf(n, total, "group accepts", "groups accept") + " no writes until a majority of its copies has joined"
 }
 
 // sourceWords describes a source that serves.
