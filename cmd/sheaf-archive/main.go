@@ -70,7 +70,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, w
 		return nil
 	}
 	root.AddCommand(runCommand(a), releaseCommand(a), statusCommand(a), listCommand(a), showCommand(a),
-		verifyCommand(a), catCommand(a), sourceCommand(a), copyCommand(a), drillCommand(a), pointCommand(a),
+		verifyCommand(a), catCommand(a), sourceCommand(a), devCommand(a), copyCommand(a), drillCommand(a), pointCommand(a),
 		pruneCommand(a), probeCommand(a), keysCommand(a), versionCommand(a))
 	return root
 }

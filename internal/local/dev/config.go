@@ -36,6 +36,9 @@ type Config struct {
 	// callers' certificate, are in the folder tls.
 	TLS bool
 
+	// Restore makes a new store from an archive. It is nil for a store that begins empty. The folder must be new.
+	Restore *Restore
+
 	// Shard is the configuration of each shard. Start sets its name, folder, address, placement and telemetry.
 	Shard shard.Config
 
@@ -100,5 +103,5 @@ func (c Config) Validate() error {
 	if c.Listen == "" {
 		bad("--listen is empty: give host:port")
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Restore.validate(&c))...)
 }

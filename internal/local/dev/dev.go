@@ -146,8 +146,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 				d.folder.path(etcdName), d.folder.path(shardsName))
 		}
 	} else {
-		there, err = d.store.InitMeta(ctx, placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: s.copies(),
-			CreatedUTC: s.Created, ShardsMin: s.Shards})
+		there, err = d.create(ctx, s)
 	}
 	if err != nil {
 		return causeOf(ctx, err)
@@ -162,6 +161,20 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	}
 	s.Made = true
 	return d.folder.writeSettings()
+}
+
+// create creates the store in etcd.
+func (d *Dev) create(ctx context.Context, s *settings) (placement.Meta, error) {
+	meta := placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: s.copies(), CreatedUTC: s.Created,
+		ShardsMin: s.Shards}
+	if d.cfg.Restore == nil {
+		return d.store.InitMeta(ctx, meta)
+	}
+	meta.Restore = d.cfg.Restore.meta()
+	if there, err := d.store.InitMeta(ctx, meta); err != nil {
+		return there, err
+	}
+	return d.list(ctx, d.cfg.Restore)
 }
 
 // causeOf adds the cause of the context's end to an error, if ctx has ended with a specific cause.

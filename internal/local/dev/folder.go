@@ -161,6 +161,9 @@ func (f *folder) readSettings(cfg Config) error {
 			Format: settingsFormat, StoreUUID: uuid.New(), Routing: cfg.routing(), Shards: cmp.Or(cfg.Shards, 3),
 			Created: time.Now().UTC().Format(time.RFC3339),
 		}
+		if r := cfg.Restore; r != nil {
+			f.settings.StoreUUID, f.settings.Routing = r.List.Store, r.List.Routing
+		}
 		if cfg.Copies > 1 {
 			f.settings.Copies = cfg.Copies
 		}
@@ -171,6 +174,9 @@ func (f *folder) readSettings(cfg Config) error {
 	}
 	if err != nil {
 		return fmt.Errorf("reading the settings: %w", err)
+	}
+	if cfg.Restore != nil {
+		return usageError(f.dir + " holds a store already, and a restore makes a new one: give an empty folder")
 	}
 	s := &f.settings
 	damaged := func(err error) error {
