@@ -33,8 +33,8 @@ func (r *Restore) validate(c *Config) error {
 	case c.TLS:
 		return usageError("--tls does not go with a restore: the source in this process speaks plaintext")
 	case c.Mode != "" || c.Groups != 0:
-		return usageError("a restored store has the routing and the groups of the archived one: leave --routing and --groups " +
-			"out")
+		return usageError("a restored store has the routing and the groups of the archived one: leave out --routing and " +
+			"--groups")
 	case r.Partly:
 		return nil
 	}

@@ -402,8 +402,8 @@ func TestOnlyMembersEndTheWaitForARestore(t *testing.T) {
 	})
 }
 
-// A group that is listed for its restore says from how many voters on it accepts writes. The write that reports them ends
-// that, whatever its author knows of it, and no later write begins it again.
+// A group that is listed for its restore says from how many voters on it accepts writes. The write that reports them
+// ends that, whatever its author knows of it, and no later write begins it again.
 func TestRestoredGroupsAcceptWritesOnceTheyHaveCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := testContext(t)

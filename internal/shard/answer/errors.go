@@ -332,8 +332,8 @@ const awaitsPause = time.Second
 
 // AwaitsCopies returns the error for a write to a restored group that has too few voters to accept writes.
 func AwaitsCopies(group string, voters, needed int) error {
-	return Fail(codes.Unavailable, reason.GroupLoading, "group %s was restored and has %d of the %d copies from which on it "+
-		"accepts writes: it can be read, and the other copies are being made (sheaf moves)", group, voters, needed).
+	return Fail(codes.Unavailable, reason.GroupLoading, "group %s was restored and has %d of the %d copies from which on "+
+		"it accepts writes: it can be read, and the other copies are being made (sheaf moves)", group, voters, needed).
 		after(awaitsPause)
 }
 
