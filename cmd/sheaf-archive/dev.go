@@ -36,8 +36,8 @@ func devCommand(a *app) *cobra.Command {
 		Use:   "dev URL",
 		Short: "Run a store on this machine with the records that a store had at a time, to look at them",
 		Long: `Restores the groups of an archive into a new store in this process, which is like that of sheaf dev: etcd, a
-shard, a planner and a gateway. sheaf get, scan, list and every other client read it. Nothing is written into the archive,
-and the store is not archived: what you write to it is in its folder alone, which is removed at the end unless --dir
+shard, a planner and a gateway. sheaf get, scan, list and every other client read it. Nothing is written into the
+archive, and the store is not archived: what you write to it is in its folder alone, which is removed at the end unless --dir
 names it. sheaf dev --dir serves that folder again, without the archive.
 
 The archive is not protected from prune while it is read. If prune deletes objects that this restore needs, the groups
@@ -51,7 +51,8 @@ concerned are named, and the others are served.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.at, "at", "",
 		"a time such as 2026-11-01T12:00:00Z, or point:NAME; empty: each group as it was last archived")
-	flags.StringVar(&f.dir, "dir", "", "empty or missing folder for the store (default: a temporary one, removed at the end)")
+	flags.StringVar(&f.dir, "dir", "",
+		"empty or missing folder for the store (default: a temporary one, removed at the end)")
 	cli.AddressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
 	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601",
 		"address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
@@ -96,7 +97,8 @@ func (f *devFlags) run(ctx context.Context, out *cli.Output, s archivecli.Source
 	if err != nil {
 		return err
 	}
-	out.Sayf("sheaf-archive dev: %s as of %s", units.Count(int64(len(list.Groups)), "group", "groups"), cli.FormatTime(when))
+	out.Sayf("sheaf-archive dev: %s as of %s",
+		units.Count(int64(len(list.Groups)), "group", "groups"), cli.FormatTime(when))
 	return f.serve(ctx, out, dev.Config{Shards: 1, Listen: f.listen, HTTP: f.http, Version: version, Logger: log,
 		Restore: &dev.Restore{Source: address, List: list, Partly: f.partly}})
 }

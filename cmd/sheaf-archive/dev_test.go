@@ -104,7 +104,8 @@ func TestDevServesAnArchive(t *testing.T) {
 	if found == 0 {
 		t.Error("the archive has no record")
 	}
-	if _, err := records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "alpha", Id: 1 << 40}}); err != nil {
+	key := &recordv1.RecordKey{Group: "alpha", Id: 1 << 40}
+	if _, err := records.Put(ctx, &recordv1.PutRequest{Key: key}); err != nil {
 		t.Errorf("a put: %v", err)
 	}
 	stop()

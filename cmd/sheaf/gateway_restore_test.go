@@ -116,7 +116,8 @@ func TestAGatewayCreatesAStoreFromAnArchive(t *testing.T) {
 			case c.there == nil && c.source == "" && !errors.Is(err, placement.ErrNoMeta):
 				t.Errorf("%s: the store was created: %+v, %v", name, now, err)
 			case c.source != "" && (err != nil || now.Restore == nil || now.Restore.Source != c.source ||
-				c.there == nil && now.Restore.Writes != restoreWrites[f.writes] || now.Routing != list.Routing || now.Restore.Listing != (c.there == nil || c.there.Restore.Listing)):
+				c.there == nil && now.Restore.Writes != restoreWrites[f.writes] ||
+				now.Routing != list.Routing || now.Restore.Listing != (c.there == nil || c.there.Restore.Listing)):
 				t.Errorf("%s: meta is %+v, %+v, %v", name, now, now.Restore, err)
 			}
 		})

@@ -281,7 +281,8 @@ func (seen *observed) writesWords() string {
 	if n == 0 {
 		return ""
 	}
-	return step.CountOf(n, total, "group accepts", "groups accept") + " no writes until a majority of its copies has joined"
+	return step.CountOf(n, total, "group accepts", "groups accept") +
+		" no writes until a majority of its copies has joined"
 }
 
 // sourceWords describes a source that serves.

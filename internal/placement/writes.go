@@ -4,8 +4,8 @@ import "fmt"
 
 // A group that is restored from an archive first has a single copy. By default, it serves reads with that copy, but
 // accepts no writes until a majority of its copies has joined: an acknowledged write is then on as many volumes as in
-// any other group. Group.WritesFrom is the only record of this. It is set when the group is listed for its restore, and it
-// can only become 0 afterwards.
+// any other group. Group.WritesFrom is the only record of this. It is set when the group is listed for its restore, and
+// it can only become 0 afterwards.
 
 // RestoredWrites says from when on the groups of a restore accept writes.
 type RestoredWrites string

@@ -13,7 +13,7 @@ import (
 )
 
 // A restored group that waits for a majority of its copies can be read, and refuses each kind of write. A restart and
-// another leader change nothing about that. Once the majority has joined, it accepts writes, also after a loss of copies.
+// another leader change nothing about that. Once the majority has joined, it accepts writes, also after a loss.
 func TestRestoredGroupsRefuseWritesUntilTheyHaveCopies(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -82,7 +82,8 @@ func (f *fixture) refusesWrites(when, group string) {
 	refused(err)
 	upload, err := f.records.Upload(f.ctx())
 	must(f.t, err)
-	_ = upload.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key}}})
+	header := &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key}}
+	_ = upload.Send(&recordv1.UploadRequest{Part: header})
 	_, err = upload.CloseAndRecv()
 	refused(err)
 	batch, err := f.records.BatchPut(f.ctx())
