@@ -43,8 +43,9 @@ func ensureDrill(ctx context.Context, c client.Client, live client.Reader, seen 
 	case there:
 		seen.drillJob = drillWords(job)
 	}
-	if seen.archive.Spec.CredentialsSecretRef != nil && seen.credentials.Hash == "" {
-		return step.Complete() // the step that reads the Secret says why there are none
+	if seen.archive.Spec.CredentialsSecretRef != nil && seen.credentials.Hash == "" ||
+		seen.archive.Spec.Encryption != nil && seen.keysHash == "" {
+		return step.Complete() // the steps that read the Secrets say why there are no credentials or keys
 	}
 	if seen.report == nil || seen.report.State != archiving.Archiving || !seen.drillDue(times, job) {
 		return step.Complete()
@@ -58,7 +59,7 @@ func ensureDrill(ctx context.Context, c client.Client, live client.Reader, seen 
 		return step.Retry(client.IgnoreNotFound(err)) // the next reconcile makes another one
 	}
 	job = workload.DrillJob(workload.ArchiveInput{Store: seen.store, Archive: seen.archive, Image: image,
-		Credentials: seen.credentials.Keys, CredentialsHash: seen.credentials.Hash})
+		Credentials: seen.credentials.Keys, CredentialsHash: seen.credentials.Hash, KeysHash: seen.keysHash})
 	if err := controllerutil.SetControllerReference(seen.archive, job, c.Scheme()); err != nil {
 		return step.Retry(err)
 	}

@@ -130,10 +130,10 @@ func TestEncryptionKeysAreFiles(t *testing.T) {
 	store := restoredStore()
 	archive := &v1alpha1.RecordArchive{}
 	archive.Spec.URL, archive.Spec.CredentialsSecretRef = "s3://backups/quotes", store.Spec.Restore.CredentialsSecretRef
+	archive.Spec.Drill = &v1alpha1.ArchiveDrill{}
 	templates := func(hash string) []corev1.PodTemplateSpec {
-		return []corev1.PodTemplateSpec{
-			ArchiveDeployment(ArchiveInput{Store: store, Archive: archive, CredentialsHash: "abc",
-				KeysHash: hash}).Spec.Template,
+		in := ArchiveInput{Store: store, Archive: archive, CredentialsHash: "abc", KeysHash: hash}
+		return []corev1.PodTemplateSpec{ArchiveDeployment(in).Spec.Template, DrillJob(in).Spec.Template,
 			RestoreDeployment(RestoreInput{Store: store, CredentialsHash: "abc", KeysHash: hash}).Spec.Template}
 	}
 	for _, template := range templates("") {

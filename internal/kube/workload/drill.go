@@ -49,6 +49,7 @@ func DrillJob(in ArchiveInput) *batchv1.Job {
 	if spec.CredentialsSecretRef != nil {
 		giveCredentials(&template, spec.CredentialsSecretRef.Name, in.Credentials, in.CredentialsHash)
 	}
+	giveKeys(&template, spec.Encryption, in.KeysHash)
 	customize(&template, &spec.PodOptions, Selector(store.Name, ContainerDrill))
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Drill(store.Name), Labels: labels},
