@@ -355,12 +355,12 @@ scale-test: build envtest-assets $(TOOLS)/kwok ## Measure the operator with SHAR
 # run.
 E2E_FOCUS ?=
 .PHONY: e2e
-e2e: build kube-tools $(TOOLS)/versitygw ## Run the e2e suite on the cluster of KUBECONFIG, or on one of its own (E2E_FOCUS=words, KEEP=1).
+e2e: build kube-tools $(TOOLS)/versitygw $(TOOLS)/grpcurl ## Run the e2e suite on the cluster of KUBECONFIG, or on one of its own (E2E_FOCUS=words, KEEP=1).
 	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' hack/e2e.sh
 
 # A failed scenario is repeated once. If the repetition passes, the scenario is printed as FLAKE.
 .PHONY: e2e-smoke
-e2e-smoke: build kube-tools $(TOOLS)/versitygw ## Run the e2e scenarios with the label smoke, two at a time (E2E_FOCUS as for e2e).
+e2e-smoke: build kube-tools $(TOOLS)/versitygw $(TOOLS)/grpcurl ## Run the e2e scenarios with the label smoke, two at a time (E2E_FOCUS as for e2e).
 	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' PROCS=2 LABELS=smoke FLAKE_ATTEMPTS=2 hack/e2e.sh
 
 ##@ Clean

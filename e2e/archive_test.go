@@ -3,14 +3,13 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"fmt"
-	"io/fs"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,78 +21,73 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// These are the credentials of the bucket server.
+// These are the records that are not part of the load. The record blobID is so large that the store and the archive
+// keep its data as a blob.
 const (
-	bucketKey    = "e2e"
-	bucketSecret = "no-secret-of-anybody"
+	lateID = 7
+	blobID = 8
 )
 
-// bucketHost is the address of this machine, as pods see it (hack/cluster/README.md).
-const bucketHost = "198.18.255.2"
+var blob = bytes.Repeat([]byte("a blob of Sheaf "), 75_000)
 
-// bucketServer is an S3 server on this machine, outside of the cluster. It keeps its objects when it is killed.
-type bucketServer struct {
-	address string
-	dir     string
-	stop    func() // nil while the server does not run
-}
-
-// newBucketServer starts a server with the bucket "backups". The server ends with the scenario.
-func newBucketServer() *bucketServer {
-	GinkgoHelper()
-	free, err := net.Listen("tcp", bucketHost+":0")
-	Expect(err).NotTo(HaveOccurred(), "this machine needs the address %s, which the cluster gives it", bucketHost)
-	b := &bucketServer{address: free.Addr().String(), dir: GinkgoT().TempDir()}
-	Expect(free.Close()).To(Succeed())
-	Expect(os.Mkdir(filepath.Join(b.dir, "backups"), 0o755)).To(Succeed())
-	DeferCleanup(func() { b.kill() })
-	b.start()
-	return b
-}
-
-// start starts the server, and waits until it accepts connections.
-func (b *bucketServer) start() {
-	GinkgoHelper()
-	cmd := exec.Command(tool("versitygw"), "--access", bucketKey, "--secret", bucketSecret, "--port", b.address, "--quiet",
-		"posix", b.dir)
-	cmd.Stdout, cmd.Stderr = GinkgoWriter, GinkgoWriter
-	cmd.WaitDelay = 5 * time.Second
-	Expect(cmd.Start()).To(Succeed(), "`make e2e` builds versitygw")
-	b.stop = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // Wait returns an error, because the process was killed
-	}
-	Eventually(func() error {
-		conn, err := net.Dial("tcp", b.address)
-		if err == nil {
-			err = conn.Close()
-		}
-		return err
-	}).WithTimeout(time.Minute).Should(Succeed())
-}
-
-// kill kills the server, if it runs.
-func (b *bucketServer) kill() {
-	if b.stop != nil {
-		b.stop()
-		b.stop = nil
-	}
-}
-
-// url is the URL of the bucket, as pods use it.
-func (b *bucketServer) url() string {
-	return "s3://backups/e2e?region=us-east-1&use_path_style=true&endpoint=http://" + b.address
-}
-
-// applyBucketSecret writes the Secret "bucket" with the credentials of a bucket.
-func (s *space) applyBucketSecret(secret string) {
+// applyArchive makes the RecordArchive q of the store q, or changes it. Each string in more is a further line of its
+// spec.
+func (s *space) applyArchive(bucket *bucketServer, more ...string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
-apiVersion: v1
-kind: Secret
-metadata: {name: bucket, namespace: %s}
-stringData: {AWS_ACCESS_KEY_ID: %s, AWS_SECRET_ACCESS_KEY: %s}
-`, s.name, bucketKey, secret))
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordArchive
+metadata: {name: q, namespace: %s}
+spec:
+  storeRef: {name: q}
+  url: %q
+  credentialsSecretRef: {name: bucket}
+  interval: 1s
+%s`, s.name, bucket.url(), lines(more)))
+}
+
+// applyKeysSecret writes a Secret "keys" with a key for archives. It returns a folder with the same key.
+func (s *space) applyKeysSecret() (folder string) {
+	GinkgoHelper()
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	text := base64.StdEncoding.EncodeToString(key)
+	folder = GinkgoT().TempDir()
+	Expect(os.WriteFile(filepath.Join(folder, "first"), []byte(text), 0o600)).To(Succeed())
+	apply(fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: keys, namespace: %s}\nstringData: {first: %q}\n",
+		s.name, text))
+	return folder
+}
+
+// applyBackup makes a RecordBackup of the RecordArchive q. Each string in more is a further line of its spec.
+func (s *space) applyBackup(name string, more ...string) {
+	GinkgoHelper()
+	apply(fmt.Sprintf(`
+apiVersion: sheaf.dev/v1alpha1
+kind: RecordBackup
+metadata: {name: %s, namespace: %s}
+spec:
+  archiveRef: {name: q}
+%s`, name, s.name, lines(more)))
+}
+
+func (s *space) backup(g Gomega, name string) *v1alpha1.RecordBackup {
+	GinkgoHelper()
+	var backup v1alpha1.RecordBackup
+	g.Expect(get(&backup, "recordbackup", name, "-n", s.name)).To(Succeed())
+	return &backup
+}
+
+// awaitPoint waits until a RecordBackup has its point, and returns the name of the point.
+func (s *space) awaitPoint(name string) string {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		status := s.backup(g, name).Status
+		g.Expect(condition(status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Status", metav1.ConditionTrue), "%+v",
+			status)
+		g.Expect(status.Time).NotTo(BeNil())
+	}).WithTimeout(4 * time.Minute).Should(Succeed())
+	return s.backup(Default, name).Status.Point
 }
 
 // archiveQ reads the RecordArchive q.
@@ -131,7 +125,7 @@ func (s *space) awaitArchived(moment time.Time, timeout time.Duration) {
 }
 
 // sheafArchive runs a command of sheaf-archive in a pod, with the credentials of the bucket and the certificate of an
-// administrator of the store q. The files of the ConfigMap "lost" are in /lost. It returns what the command prints,
+// administrator of the store q. The files of the ConfigMap "lost" are in /lost, and the keys in /keys. It returns what the command prints,
 // and whether the command succeeded.
 func (s *space) sheafArchive(name string, args ...string) (printed string, succeeded bool) {
 	GinkgoHelper()
@@ -158,8 +152,11 @@ spec:
     - {name: SHEAF_CERT, value: /tls/tls.crt}
     - {name: SHEAF_KEY, value: /tls/tls.key}
     securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-    volumeMounts: [{name: tls, mountPath: /tls}, {name: lost, mountPath: /lost}]
-  volumes: [{name: tls, secret: {secretName: q-admin-tls}}, {name: lost, configMap: {name: lost, optional: true}}]
+    volumeMounts: [{name: tls, mountPath: /tls}, {name: lost, mountPath: /lost}, {name: keys, mountPath: /keys}]
+  volumes:
+  - {name: tls, secret: {secretName: q-admin-tls}}
+  - {name: lost, configMap: {name: lost, optional: true}}
+  - {name: keys, secret: {secretName: keys}}
 `, name, s.name, archiveImage, strings.Join(quoted, ", ")))
 	var phase string
 	Eventually(func() string {
@@ -167,18 +164,6 @@ spec:
 		return phase
 	}).WithTimeout(3*time.Minute).Should(BeElementOf("Succeeded", "Failed"), "pod %s", name)
 	return kubectl("logs", "-n", s.name, name), phase == "Succeeded"
-}
-
-// segments returns the files of all segments in the bucket.
-func (b *bucketServer) segments() (files []string) {
-	GinkgoHelper()
-	Expect(filepath.WalkDir(b.dir, func(name string, e fs.DirEntry, err error) error {
-		if err == nil && e.Type().IsRegular() && strings.Contains(name, "/seg/") {
-			files = append(files, name)
-		}
-		return err
-	})).To(Succeed())
-	return files
 }
 
 // lookForDrills replaces the archive's pod. The new one looks for the newest drill at once, and not within 10 minutes.
@@ -203,11 +188,15 @@ spec:
   - name: main
     image: %s
     imagePullPolicy: IfNotPresent
-    args: [drill, %q, --server, q-gateway.%s.svc:7600, --tls-dir, /tls, --scratch, /scratch, --groups, "64"]
+    args: [drill, %q, --server, q-gateway.%s.svc:7600, --tls-dir, /tls, --scratch, /scratch, --groups, "64",
+      --encryption-keys, /keys]
     envFrom: [{secretRef: {name: bucket}}]
     securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-    volumeMounts: [{name: tls, mountPath: /tls}, {name: scratch, mountPath: /scratch}]
-  volumes: [{name: tls, secret: {secretName: q-archive-tls, defaultMode: 0440}}, {name: scratch, emptyDir: {}}]
+    volumeMounts: [{name: tls, mountPath: /tls}, {name: scratch, mountPath: /scratch}, {name: keys, mountPath: /keys}]
+  volumes:
+  - {name: tls, secret: {secretName: q-archive-tls, defaultMode: 0440}}
+  - {name: scratch, emptyDir: {}}
+  - {name: keys, secret: {secretName: keys, defaultMode: 0440}}
 `, name, s.name, archiveImage, url, s.name))
 	var phase string
 	Eventually(func() string {
@@ -218,17 +207,25 @@ spec:
 }
 
 // Scenario: a store is archived into a bucket outside of the cluster, under load. The bucket goes away and comes back,
-// its credentials change, a wrong deletion is undone, and drills prove the archive, or find that it is harmed.
-var _ = Describe("an archive", Ordered, func() {
+// its credentials change, the archive becomes encrypted, a named point undoes a wrong deletion, and drills prove the
+// archive, or find that it is harmed. Then everything but the bucket is deleted, and a store of another shape has all
+// records, according to programs that are not part of Sheaf.
+var _ = Describe("an archive", Ordered, SpecPriority(1), func() {
 	var s *space
 	var l *load
 	var bucket *bucketServer
+	var keys string // folder with the keys of the archive
 
 	BeforeAll(func() {
 		s = newSpace("archive")
 		bucket = newBucketServer()
-		s.makeStore(s.threeDisks())
-		s.makePool("main", s.name, 2)
+		keys = s.applyKeysSecret()
+		s.diskSet(s.name+"-etcd", "ext4", diskSpec{"n1", s.disk("n1", "archive-etcd", "256M"), "240Mi"})
+		s.diskSet(s.name, "xfs", diskSpec{"n1", s.disk("n1", "archive-xfs", "320M"), "300Mi"},
+			diskSpec{"n2", s.disk("n2", "archive-xfs", "320M"), "300Mi"},
+			diskSpec{"n3", s.disk("n3", "archive-xfs", "320M"), "300Mi"})
+		s.makeStore(s.name + "-etcd")
+		s.makePool("main", s.name, 3, "fileSystem: {type: xfs}")
 		s.awaitStore("q", 3*time.Minute)
 		s.client()
 		l = s.newLoad()
@@ -238,21 +235,19 @@ var _ = Describe("an archive", Ordered, func() {
 		l.start()
 		l.awaitCalls(100)
 		s.applyBucketSecret(bucketSecret)
-		apply(fmt.Sprintf(`
-apiVersion: sheaf.dev/v1alpha1
-kind: RecordArchive
-metadata: {name: q, namespace: %s}
-spec: {storeRef: {name: q}, url: %q, credentialsSecretRef: {name: bucket}, interval: 1s}
-`, s.name, bucket.url()))
+		s.applyArchive(bucket)
 		s.awaitArchive(v1alpha1.ConditionArchiving, "True", 3*time.Minute)
 		s.awaitArchive(v1alpha1.ConditionArchiveCurrent, "True", 3*time.Minute)
 		s.awaitArchived(time.Now(), 2*time.Minute)
+		_, err := l.store.Put(context.Background(), client.Key{ID: blobID}, blob, nil)
+		Expect(err).NotTo(HaveOccurred())
 		l.finish(100)
 		s.awaitArchived(time.Now(), 2*time.Minute)
 		Expect(s.archiveQ(Default).Status.Holes).To(BeZero())
 		Expect(kubectl("sheaf", "status", "q", "-n", s.name)).To(ContainSubstring("archived "))
 		printed, ok := s.sheafArchive("verify", "verify", bucket.url())
 		Expect(ok).To(BeTrue(), printed)
+		s.compareOutside(bucket.listing(s.storeQ(Default).Status.StoreUID, keys))
 	})
 
 	It("says that the bucket is away, hurts no call, and catches up", func() {
@@ -287,46 +282,44 @@ spec: {storeRef: {name: q}, url: %q, credentialsSecretRef: {name: bucket}, inter
 		}
 	})
 
-	It("undoes a wrong deletion", func() {
-		at := time.Now() // no call is in progress
-		s.awaitArchived(at, 2*time.Minute)
-		store := s.goClient()
-		var lost strings.Builder
-		for _, c := range l.callers {
-			for id := range c.valid {
-				fmt.Fprintln(&lost, id)
-			}
-		}
+	It("undoes a wrong deletion by a named point, in an archive that became encrypted", func() {
+		class := s.name + "-drill"
+		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "archive-drill", "256M"), "240Mi"})
+		s.applyArchive(bucket, "encryption: {secretRef: {name: keys}}", fmt.Sprintf( // the next scenario awaits the drill
+			"drill: {schedule: \"%d * * * *\", groups: 64, storage: {size: 200Mi, className: %s}}",
+			time.Now().UTC().Add(3*time.Minute).Minute(), class))
+
+		By("the last write before the point was made is in it, although no other group was written meanwhile")
+		s.put("q", lateID, "acknowledged before the point was wanted")
+		s.applyBackup("before-rm")
+		s.applyBackup("for-an-hour", "ttl: 1h")
+		point := s.awaitPoint("before-rm")
+		Expect(s.backup(Default, "for-an-hour").Status.Until).NotTo(BeNil())
+		s.awaitPoint("for-an-hour")
+
+		By("all records are deleted, and come back")
+		ids := l.ids(lateID, blobID)
 		apply(fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: lost, namespace: %s}\ndata: {ids: %q}\n", s.name,
-			lost.String()))
-		for line := range strings.Lines(lost.String()) {
-			id, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
-			Expect(err).NotTo(HaveOccurred())
-			_, err = store.Delete(context.Background(), client.Key{ID: id}, nil)
+			strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", "\n"), "[]")))
+		for _, id := range ids {
+			_, err := l.store.Delete(context.Background(), client.Key{ID: id}, nil)
 			Expect(err).NotTo(HaveOccurred())
 		}
-		s.awaitArchived(time.Now(), 2*time.Minute)
-		printed, ok := s.sheafArchive("copy", "copy", bucket.url(), "--at", at.UTC().Format(time.RFC3339Nano), "--ids",
-			"/lost/ids", "--server", "q-gateway."+s.name+".svc:7600")
+		printed, ok := s.sheafArchive("copy", "copy", bucket.url(), "--at", "point:"+point, "--ids", "/lost/ids",
+			"--server", "q-gateway."+s.name+".svc:7600", "--encryption-keys", "/keys")
 		Expect(ok).To(BeTrue(), printed)
 		l.check()
+		Expect(s.get("q", lateID)).To(Equal("acknowledged before the point was wanted"))
+
+		By("the point is gone with its RecordBackup")
+		kubectl("delete", "recordbackup", "for-an-hour", "-n", s.name, "--wait=true", "--timeout=4m")
+		printed, ok = s.sheafArchive("points", "point", "list", bucket.url(), "--encryption-keys", "/keys")
+		Expect(ok).To(BeTrue(), printed)
+		Expect(printed).To(And(ContainSubstring(point), Not(ContainSubstring("for-an-hour"))))
 	})
 
 	It("is proven by a drill of its schedule, and a drill on a harmed archive says so", func() {
 		s.awaitArchived(time.Now(), 2*time.Minute)
-		class := s.name + "-drill"
-		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "archive-drill", "256M"), "240Mi"})
-		apply(fmt.Sprintf(`
-apiVersion: sheaf.dev/v1alpha1
-kind: RecordArchive
-metadata: {name: q, namespace: %s}
-spec:
-  storeRef: {name: q}
-  url: %q
-  credentialsSecretRef: {name: bucket}
-  interval: 1s
-  drill: {schedule: "%d * * * *", groups: 64, storage: {size: 200Mi, className: %s}}
-`, s.name, bucket.url(), time.Now().UTC().Add(2*time.Minute).Minute(), class))
 		Eventually(func() string {
 			return kubectl("get", "job", "q-drill", "-n", s.name, "--ignore-not-found", "-o", "jsonpath={.status.succeeded}")
 		}).WithTimeout(6*time.Minute).Should(Equal("1"), "Job q-drill")
@@ -339,15 +332,7 @@ spec:
 		alerts := s.watchAlerts()
 		segments := bucket.segments()
 		Expect(segments).NotTo(BeEmpty())
-		flip := func() {
-			for _, name := range segments {
-				content, err := os.ReadFile(name)
-				Expect(err).NotTo(HaveOccurred())
-				content[len(content)/2] ^= 1
-				Expect(os.WriteFile(name, content, 0o644)).To(Succeed())
-			}
-		}
-		flip()
+		flip(segments)
 		printed, ok := s.drill("drill-harmed", bucket.url())
 		Expect(ok).To(BeFalse(), printed)
 		Expect(printed).To(ContainSubstring("the archive is not proven"))
@@ -356,7 +341,7 @@ spec:
 		alerts.await("SheafRestoreNotProven", firing)
 
 		By("the bits change back")
-		flip()
+		flip(segments)
 		printed, ok = s.drill("drill-again", bucket.url())
 		Expect(ok).To(BeTrue(), printed)
 		s.lookForDrills()
@@ -365,23 +350,30 @@ spec:
 	})
 
 	It("becomes a store of another shape, after everything else is lost", func() {
-		first := s.storeQ(Default)
+		first := s.storeQ(Default).Status.StoreUID
+		l.start()
+		l.finish(100)
 		s.awaitArchived(time.Now(), 2*time.Minute)
 		kubectl("delete", "-n", s.name, "recordarchive/q", "recordstore/q", "shardpool/main", "--wait=true", "--timeout=2m")
 		kubectl("delete", "pvc", "-n", s.name, "--all", "--wait=true", "--timeout=2m")
+		// Nobody can remove its point any more.
+		kubectl("delete", "recordbackup", "before-rm", "-n", s.name, "--wait=true", "--timeout=1m")
 
 		class := s.name + "-restored"
-		s.diskSet(class+"-etcd", "ext4", diskSpec{"n1", s.disk("n1", "archive-etcd", "256M"), "240Mi"})
-		s.diskSet(class, "btrfs", diskSpec{"n1", s.disk("n1", "archive-1", "256M"), "240Mi"},
-			diskSpec{"n2", s.disk("n2", "archive-2", "256M"), "240Mi"},
-			diskSpec{"n3", s.disk("n3", "archive-3", "256M"), "240Mi"})
-		s.makeStore(class+"-etcd", "replication: {copies: 3}", fmt.Sprintf(
-			"restore: {url: %q, credentialsSecretRef: {name: bucket}, storeUID: %s}", bucket.url(), first.Status.StoreUID))
-		s.makePool("main", class, 3, "fileSystem: {type: btrfs}")
+		s.diskSet(class+"-etcd", "ext4", diskSpec{"n1", s.disk("n1", "archive-etcd2", "256M"), "240Mi"})
+		var disks []diskSpec
+		for n, node := range []string{"n1", "n2", "n3", "n1", "n2"} {
+			disks = append(disks, diskSpec{node, s.disk(node, fmt.Sprint("archive-", n), "256M"), "240Mi"})
+		}
+		s.diskSet(class, "btrfs", disks...)
+		s.makeStore(class+"-etcd", "replication: {copies: 3}", fmt.Sprintf("restore: {url: %q, storeUID: %s, "+
+			"credentialsSecretRef: {name: bucket}, encryption: {secretRef: {name: keys}}}", bucket.url(), first))
+		s.makePool("main", class, 5, "fileSystem: {type: btrfs}")
 		s.awaitStore("q", 5*time.Minute)
 		second := s.storeQ(Default)
-		Expect(second.Status.StoreUID).NotTo(Equal(first.Status.StoreUID))
+		Expect(second.Status.StoreUID).NotTo(Equal(first))
 		Expect(condition(second.Status.Conditions, v1alpha1.ConditionRestored)).To(HaveField("Status", metav1.ConditionTrue))
+		s.compareOutside(bucket.listing(first, keys))
 		l.store = s.goClient()
 		l.check()
 

@@ -57,12 +57,18 @@ type caller struct {
 	valid map[int64][]string
 }
 
+// gatewayAddress returns the address of the gateway's Service of the store q.
+func (s *space) gatewayAddress() string {
+	GinkgoHelper()
+	return strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o",
+		"jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"))
+}
+
 // goClient connects from this machine to the store q at its gateway's Service. The client is closed when the scenario
 // ends.
 func (s *space) goClient() *client.Client {
 	GinkgoHelper()
-	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o",
-		"jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"))
+	host := s.gatewayAddress()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	speaks, err := client.TLS(s.adminFiles("q"))
@@ -212,6 +218,14 @@ func (l *load) finish(more int) {
 	l.awaitCalls(more)
 	Expect(l.end()).To(BeEmpty())
 	l.check()
+}
+
+// ids returns the ids of all records of the load, and those in more. The load must have been stopped.
+func (l *load) ids(more ...int64) []int64 {
+	for _, c := range l.callers {
+		more = slices.AppendSeq(more, maps.Keys(c.valid))
+	}
+	return more
 }
 
 // check reads every record that was ever acknowledged. The load must have been stopped.
