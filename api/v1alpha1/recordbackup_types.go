@@ -2,9 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// RecordBackup keeps a point in time of an archive, with everything that the store acknowledged before the RecordBackup
-// was made. It stays readable until the RecordBackup is deleted or its ttl ends, whatever the archive is told to keep. It
-// copies no data. A backup is restored by spec.restore of a new RecordStore.
+// RecordBackup keeps a point in time of an archive, with everything that the store acknowledged before the
+// RecordBackup was made. It stays readable until the RecordBackup is deleted or its ttl ends, whatever the archive is
+// told to keep. It copies no data. A backup is restored by spec.restore of a new RecordStore.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -70,7 +70,8 @@ func TestCoverWaitsForEachGroup(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		s.setRate(1)
 		err := s.coverWithin()
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "3 groups could not be read, such as 0") {
+		if !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "3 groups could not be read, such as 0") {
 			t.Errorf("no group answers: %v", err)
 		}
 		s.setRate(0)

@@ -107,9 +107,9 @@ func (p *play) answers() {
 	p.waits = left
 }
 
-// enter passes an input to the replica by the function call, and waits until the replica is idle. A round that the input
-// requests begins only after the function record has returned. So record can register a call that awaits an answer, or
-// write what the call has returned. Without this order, the round could end first.
+// enter passes an input to the replica by the function call, and waits until the replica is idle. A round that the
+// input requests begins only after the function record has returned. So record can register a call that awaits an
+// answer, or write what the call has returned. Without this order, the round could end first.
 func (p *play) enter(call, record func()) {
 	p.mu.Lock()
 	entering := make(chan struct{})
