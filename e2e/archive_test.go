@@ -357,7 +357,7 @@ var _ = Describe("an archive", Ordered, SpecPriority(1), func() {
 		kubectl("delete", "-n", s.name, "recordarchive/q", "recordstore/q", "shardpool/main", "--wait=true", "--timeout=2m")
 		kubectl("delete", "pvc", "-n", s.name, "--all", "--wait=true", "--timeout=2m")
 		// Nobody can remove its point any more.
-		kubectl("delete", "recordbackup", "before-rm", "-n", s.name, "--wait=true", "--timeout=1m")
+		kubectl("delete", "recordbackup", "before-rm", "-n", s.name, "--ignore-not-found", "--wait=true", "--timeout=1m")
 
 		class := s.name + "-restored"
 		s.diskSet(class+"-etcd", "ext4", diskSpec{"n1", s.disk("n1", "archive-etcd2", "256M"), "240Mi"})
