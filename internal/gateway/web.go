@@ -17,7 +17,6 @@ import (
 
 	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/internal/base/descriptors"
-	arrow "sheaf.dev/sheaf/internal/call/flight"
 	"sheaf.dev/sheaf/internal/call/web"
 	"sheaf.dev/sheaf/internal/security/access/guard"
 )
@@ -240,7 +239,7 @@ func (s *webServer) serve(a *answer, r *http.Request) error {
 // viewOf returns the error for a request that names a view.
 func viewOf(view string, given bool) error {
 	if given {
-		return badCommand(&arrow.ViewError{View: view})
+		return invalid("view", "is %.40q, but records over HTTP are those of now: read a view by gRPC or Arrow Flight", view)
 	}
 	return nil
 }

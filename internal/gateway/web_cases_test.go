@@ -53,7 +53,7 @@ var webRequests = map[string]webRequest{
 		has: map[string]string{"Etag": `"v1"`}},
 	"is anything":     {path: recordPath, headers: []string{"If-None-Match", "*"}, status: 304},
 	"was another one": {path: recordPath, headers: []string{"If-None-Match", `"v0"`}, status: 200, answer: "hello"},
-	"a view":          {path: recordPath + "?view=x", status: 404, answer: "VIEW_UNKNOWN"},
+	"a view":          {path: recordPath + "?view=x", status: 400, answer: "INVALID_ARGUMENT"},
 	"a parameter":     {path: recordPath + "?viwe=x", status: 400, answer: "no parameter"},
 	"given twice":     {path: recordPath + "?version=a&version=b", status: 400, answer: "given 2 times"},
 	"a number twice":  {path: "/v1/records/0/07", status: 400, answer: "shortest form"},
@@ -75,7 +75,7 @@ var webRequests = map[string]webRequest{
 	"no split":         {path: "/v1/scan.tar?split=0/0", status: 400, answer: "split"},
 	"half a split":     {path: "/v1/scan.tar?split=1", status: 400, answer: "split"},
 	"many splits":      {path: "/v1/scan.tar?split=0/65537", status: 400, answer: "split"},
-	"a scan of a view": {path: "/v1/scan.tar?view=x", status: 404, answer: "VIEW_UNKNOWN"},
+	"a scan of a view": {path: "/v1/scan.tar?view=x", status: 400, answer: "INVALID_ARGUMENT"},
 	"no group":         {path: "/v1/scan.tar?group=", status: 400, answer: "group"},
 	"another group":    {path: "/v1/scan.tar?group=9", status: 404, answer: "GROUP_NOT_FOUND"},
 }
