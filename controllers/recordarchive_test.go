@@ -161,7 +161,7 @@ var _ = Describe("The archive of a store", func() {
 			p.archiver.setReport(4*time.Second, nil)
 			Expect(p.reconcileConditions(ctx, a)).To(And(HaveKeyWithValue("Ready", "True Ready"),
 				HaveKeyWithValue("Archiving", "True Archiving"), HaveKeyWithValue("ArchiveCurrent", "True Current")))
-			Expect(a.Status.Groups).To(Equal(int32(8)))
+			Expect(a.Status.Groups).To(HaveValue(Equal(int32(8))))
 			Expect(a.Status.ArchivedThrough.Time).To(BeTemporally("~", time.Now(), time.Minute))
 
 			By("the bucket is away")

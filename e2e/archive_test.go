@@ -243,7 +243,7 @@ var _ = Describe("an archive", Ordered, SpecPriority(1), func() {
 		Expect(err).NotTo(HaveOccurred())
 		l.finish(100)
 		s.awaitArchived(time.Now(), 2*time.Minute)
-		Expect(s.archiveQ(Default).Status.Holes).To(BeZero())
+		Expect(s.archiveQ(Default).Status.Holes).To(HaveValue(BeZero()))
 		Expect(kubectl("sheaf", "status", "q", "-n", s.name)).To(ContainSubstring("archived "))
 		printed, ok := s.sheafArchive("verify", "verify", bucket.url())
 		Expect(ok).To(BeTrue(), printed)
@@ -262,7 +262,7 @@ var _ = Describe("an archive", Ordered, SpecPriority(1), func() {
 		s.awaitArchive(v1alpha1.ConditionArchiving, "True", time.Minute)
 		alerts.await("SheafArchiveBehind", gone)
 		s.awaitArchived(time.Now(), 2*time.Minute)
-		Expect(s.archiveQ(Default).Status.Holes).To(BeZero())
+		Expect(s.archiveQ(Default).Status.Holes).To(HaveValue(BeZero()))
 	})
 
 	It("names wrong credentials, and goes on with right ones in another pod", func() {

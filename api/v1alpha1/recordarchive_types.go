@@ -162,22 +162,23 @@ type RecordArchiveStatus struct {
 	// LagSeconds is the number of seconds between archivedThrough and the last update of this status.
 	// +optional
 	LagSeconds *int64 `json:"lagSeconds,omitempty"`
-	// Groups is the number of groups that are archived.
+	// Groups is the number of groups that are archived. It is absent while it is not known.
 	// +optional
-	Groups int32 `json:"groups,omitempty"`
-	// WaitingGroups is the number of groups whose first copy in the archive is not complete yet.
+	Groups *int32 `json:"groups,omitempty"`
+	// WaitingGroups is the number of groups whose first copy in the archive is not complete yet. It is absent while it is
+	// not known.
 	// +optional
-	WaitingGroups int32 `json:"waitingGroups,omitempty"`
+	WaitingGroups *int32 `json:"waitingGroups,omitempty"`
 	// Holes is the number of holes in the history, over all groups. Records cannot be read as they were at a time within
-	// a hole.
+	// a hole. It is absent while it is not known.
 	// +optional
-	Holes int32 `json:"holes"`
-	// Objects is the number of objects that the pod has created in the bucket.
+	Holes *int32 `json:"holes,omitempty"`
+	// Objects is the number of objects that the pod has created in the bucket. It is absent until a pod has reported.
 	// +optional
-	Objects int64 `json:"objects,omitempty"`
-	// Bytes is the total size of these objects.
+	Objects *int64 `json:"objects,omitempty"`
+	// Bytes is the total size of these objects. It is absent until a pod has reported.
 	// +optional
-	Bytes int64 `json:"bytes,omitempty"`
+	Bytes *int64 `json:"bytes,omitempty"`
 	// LastObject is the time at which the bucket last acknowledged an object.
 	// +optional
 	LastObject *metav1.Time `json:"lastObject,omitempty"`

@@ -946,6 +946,31 @@ func (in *RecordArchiveStatus) DeepCopyInto(out *RecordArchiveStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Groups != nil {
+		in, out := &in.Groups, &out.Groups
+		*out = new(int32)
+		**out = **in
+	}
+	if in.WaitingGroups != nil {
+		in, out := &in.WaitingGroups, &out.WaitingGroups
+		*out = new(int32)
+		**out = **in
+	}
+	if in.Holes != nil {
+		in, out := &in.Holes, &out.Holes
+		*out = new(int32)
+		**out = **in
+	}
+	if in.Objects != nil {
+		in, out := &in.Objects, &out.Objects
+		*out = new(int64)
+		**out = **in
+	}
+	if in.Bytes != nil {
+		in, out := &in.Bytes, &out.Bytes
+		*out = new(int64)
+		**out = **in
+	}
 	if in.LastObject != nil {
 		in, out := &in.LastObject, &out.LastObject
 		*out = (*in).DeepCopy()

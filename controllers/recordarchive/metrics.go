@@ -16,8 +16,8 @@ type figures struct {
 	store      string
 	conditions map[string]bool // does not contain conditions that are Unknown
 	through    float64         // Unix seconds; 0 if not known
-	holes      int32
-	unproven   float64 // Unix seconds; 0 if the archive had no drill, and is to have none
+	holes      *int32          // nil if not known
+	unproven   float64         // Unix seconds; 0 if the archive had no drill, and is to have none
 }
 
 // archiveMetrics exports the existing archives to Prometheus. Safe for concurrent use.
@@ -41,7 +41,7 @@ var (
 		"1 where the condition of a RecordArchive is True, 0 where it is False; absent where it is unknown.", "condition")
 	descThrough = describe("archive_through_timestamp_seconds",
 		"Everything that the store acknowledged before this time is archived; absent while that is not known.")
-	descHoles    = describe("archive_holes", "Holes in the history of a RecordArchive.")
+	descHoles    = describe("archive_holes", "Holes in the history of a RecordArchive; absent while that is not known.")
 	descUnproven = describe("archive_unproven_since_timestamp_seconds",
 		"When the newest drill began that has proven that the archive can be restored; if none has, when the RecordArchive "+
 			"was made; absent if it had no drill and has no spec.drill.")
@@ -74,7 +74,9 @@ func (m *archiveMetrics) Collect(to chan<- prometheus.Metric) {
 		if f.through > 0 {
 			gauge(descThrough, f.through)
 		}
-		gauge(descHoles, float64(f.holes))
+		if f.holes != nil {
+			gauge(descHoles, float64(*f.holes))
+		}
 		if f.unproven > 0 {
 			gauge(descUnproven, f.unproven)
 		}

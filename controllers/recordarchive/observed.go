@@ -205,13 +205,13 @@ func (seen *observed) takeReport() {
 		return
 	}
 	s.State, s.Version = string(r.State), r.Version
-	s.Objects, s.Bytes = r.Objects, r.Bytes
+	s.Objects, s.Bytes = new(r.Objects), new(r.Bytes)
 	takeUpkeep(s, r.Upkeep)
 	if r.LastObject != nil {
 		s.LastObject = new(metav1.NewTime(*r.LastObject))
 	}
 	if r.State == archiving.Archiving {
-		s.Groups, s.WaitingGroups, s.Holes = bounded(r.Groups), bounded(r.Waiting), bounded(r.Holes)
+		s.Groups, s.WaitingGroups, s.Holes = new(bounded(r.Groups)), new(bounded(r.Waiting)), new(bounded(r.Holes))
 	}
 	switch {
 	case r.LagSeconds != nil && r.ArchivedThrough != nil:
@@ -266,7 +266,7 @@ func (seen *observed) refuse(out step.Outcome) {
 
 // told returns a status without the numbers that change frequently.
 func told(s v1alpha1.RecordArchiveStatus) v1alpha1.RecordArchiveStatus {
-	s.ArchivedThrough, s.LagSeconds, s.LastObject, s.Objects, s.Bytes = nil, nil, nil, 0, 0
+	s.ArchivedThrough, s.LagSeconds, s.LastObject, s.Objects, s.Bytes = nil, nil, nil, nil, nil
 	s.Conditions = slices.Clone(s.Conditions)
 	for i := range s.Conditions { // messages also contain numbers that change frequently
 		s.Conditions[i].Message = ""

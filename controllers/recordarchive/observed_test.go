@@ -1,6 +1,7 @@
 package recordarchive
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -9,6 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
@@ -138,12 +142,47 @@ func TestConditions(t *testing.T) {
 func TestAnotherURLIsAnotherArchive(t *testing.T) {
 	seen := observed{now: now, archive: &v1alpha1.RecordArchive{}}
 	seen.archive.Spec.URL = "s3://new"
-	seen.archive.Status = v1alpha1.RecordArchiveStatus{URL: "s3://old", Holes: 3,
+	seen.archive.Status = v1alpha1.RecordArchiveStatus{URL: "s3://old", Holes: new(int32(3)),
 		ArchivedThrough: new(metav1.NewTime(now))}
 	seen.summarize(step.Complete())
-	if s := seen.archive.Status; s.URL != "s3://new" || s.Holes != 0 || s.ArchivedThrough != nil ||
+	if s := seen.archive.Status; s.URL != "s3://new" || s.Holes != nil || s.ArchivedThrough != nil ||
 		!meta.IsStatusConditionPresentAndEqual(s.Conditions, v1alpha1.ConditionArchiveCurrent, metav1.ConditionUnknown) {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A number that is 0 is in the status as soon as it is known. A status is written as the difference to the one of before,
+// in which a number is absent.
+func TestZeroIsNotUnknown(t *testing.T) {
+	before := &v1alpha1.RecordArchive{}
+	before.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionUnknown}}
+	seen := observed{now: now, archive: before.DeepCopy(), report: archiveReport(archiving.Archiving, 0,
+		func(r *archiving.Report) {
+			r.Groups, r.Upkeep = 0, &archiving.Upkeep{Points: new(0), Prunes: true}
+			r.Drill = &archiving.Drill{Time: now, Result: archiving.DrillFailed}
+		})}
+	seen.summarize(step.Complete())
+	patch, err := client.MergeFrom(before).Data(seen.archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct{ Status map[string]any }
+	if err := json.Unmarshal(patch, &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"lagSeconds", "groups", "waitingGroups", "holes", "objects", "bytes", "points kept",
+		"prune deletedObjects", "prune deletedBytes", "drill groups", "drill records", "drill seconds"} {
+		n, there, err := unstructured.NestedFieldNoCopy(got.Status, strings.Fields(path)...)
+		if err != nil || !there || n != 0.0 {
+			t.Errorf("%s is %v (%v), want 0", path, n, err)
+		}
+	}
+	m := &archiveMetrics{archives: map[types.NamespacedName]figures{}}
+	for _, a := range []*v1alpha1.RecordArchive{before, seen.archive} {
+		m.observe(a)
+		if holes := m.archives[types.NamespacedName{}].holes; (holes == nil) != (a == before) {
+			t.Errorf("the metric of holes is %v", holes)
+		}
 	}
 }
 
@@ -167,10 +206,10 @@ func TestTheNewestPodIsAsked(t *testing.T) {
 // If an archive must not run, its status keeps no earlier findings, and says why it must not run.
 func TestARefusedArchive(t *testing.T) {
 	seen := observed{now: now, archive: &v1alpha1.RecordArchive{}}
-	seen.archive.Status = v1alpha1.RecordArchiveStatus{Groups: 3, ArchivedThrough: new(metav1.NewTime(now))}
+	seen.archive.Status = v1alpha1.RecordArchiveStatus{Groups: new(int32(3)), ArchivedThrough: new(metav1.NewTime(now))}
 	seen.refuse(step.Fail(reasonStoreHasArchive, "another one"))
 	s := seen.archive.Status
-	if s.Groups != 0 || s.ArchivedThrough != nil || meta.FindStatusCondition(s.Conditions,
+	if s.Groups != nil || s.ArchivedThrough != nil || meta.FindStatusCondition(s.Conditions,
 		v1alpha1.ConditionArchiveCurrent) != nil || !strings.Contains(meta.FindStatusCondition(s.Conditions,
 		v1alpha1.ConditionStalled).Message, "another one") {
 		t.Errorf("%+v", s)

@@ -33,10 +33,10 @@ func (l *look) archives() {
 			l.add(Problem, "RecordArchive", a.Name, describe, "the archive cannot be restored as it should: %s",
 				proven.Message)
 		}
-		if a.Status.Holes > 0 {
+		if holes := a.Status.Holes; holes != nil && *holes > 0 {
 			l.add(Warning, "RecordArchive", a.Name, "", "%s of the archive: within them nothing can be read as of a point in "+
 				"time. Archive the store to a new URL to have a whole history from now on",
-				groups(a.Status.Holes, "hole is in the history", "holes are in the history"))
+				groups(*holes, "hole is in the history", "holes are in the history"))
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestArchives(t *testing.T) {
 		"behind": {is: []func(*v1alpha1.RecordArchive){is(v1alpha1.ConditionArchiving, metav1.ConditionTrue),
 			is(v1alpha1.ConditionArchiveCurrent, metav1.ConditionFalse)},
 			findings: []string{"warning Away: nothing answers"}, sentence: "nothing answers"},
-		"holes": {is: []func(*v1alpha1.RecordArchive){func(a *v1alpha1.RecordArchive) { a.Status.Holes = 2 }},
+		"holes": {is: []func(*v1alpha1.RecordArchive){func(a *v1alpha1.RecordArchive) { a.Status.Holes = new(int32(2)) }},
 			findings: []string{"warning 2 holes are in the history"}, sentence: "not known yet"},
 		"points": {is: []func(*v1alpha1.RecordArchive){until(4 * time.Second), func(a *v1alpha1.RecordArchive) {
 			a.Status.Points = &v1alpha1.ArchivePointsStatus{NewestTime: new(metav1.NewTime(now.Add(-9 * time.Hour)))}
