@@ -311,8 +311,16 @@ var _ = Describe("The archive of a store", func() {
 			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("RestoreProven", "Unknown NotTried"))
 			Expect(api.Get(ctx, key, &batchv1.Job{})).NotTo(Succeed())
 
-			By("one is due within an hour")
+			By("one is due, but the Secret with the keys is missing")
+			a.Spec.Encryption = &v1alpha1.ArchiveEncryption{SecretRef: v1alpha1.ArchiveSecretReference{Name: "keys"}}
+			Expect(api.Update(ctx, a)).To(Succeed())
 			clock(time.Hour)
+			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("Stalled", "True SecretMissing"))
+			Expect(apierrors.IsNotFound(api.Get(ctx, key, &batchv1.Job{}))).To(BeTrue())
+			a.Spec.Encryption = nil
+			Expect(api.Update(ctx, a)).To(Succeed())
+
+			By("one is due within an hour")
 			Expect(p.reconcileConditions(ctx, a)).To(HaveKeyWithValue("RestoreProven", "Unknown NotTried"))
 			job := &batchv1.Job{}
 			Expect(api.Get(ctx, key, job)).To(Succeed())
