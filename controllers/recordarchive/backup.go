@@ -3,6 +3,7 @@ package recordarchive
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
@@ -46,24 +49,44 @@ const (
 type NamedPoints struct {
 	mu     sync.Mutex
 	points map[types.UID]map[string]archiving.NamedPoint // by the UID of the RecordArchive, and by name
+	news   func(ctx context.Context, archive types.NamespacedName, points []string)
+}
+
+// listen makes news be called with the names of the points about which something else was reported.
+func (n *NamedPoints) listen(news func(ctx context.Context, archive types.NamespacedName, points []string)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.news = news
 }
 
 // set replaces what is known about the points of an archive. If report is nil, nothing is known.
-func (n *NamedPoints) set(archive types.UID, report *archiving.Report) {
+func (n *NamedPoints) set(ctx context.Context, archive *v1alpha1.RecordArchive, report *archiving.Report) {
+	if changed, news := n.replace(archive.UID, report); len(changed) > 0 && news != nil {
+		news(ctx, client.ObjectKeyFromObject(archive), changed)
+	}
+}
+
+// replace does the part of set that needs the mutex. It returns the points about which the report says something else.
+func (n *NamedPoints) replace(archive types.UID, report *archiving.Report) (changed []string,
+	news func(context.Context, types.NamespacedName, []string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if report == nil || report.Upkeep == nil {
 		delete(n.points, archive)
-		return
+		return nil, nil
 	}
 	points := map[string]archiving.NamedPoint{}
 	for _, p := range report.Upkeep.Named {
+		if !reflect.DeepEqual(p, n.points[archive][p.Name]) {
+			changed = append(changed, p.Name)
+		}
 		points[p.Name] = p
 	}
 	if n.points == nil {
 		n.points = map[types.UID]map[string]archiving.NamedPoint{}
 	}
 	n.points[archive] = points
+	return changed, n.news
 }
 
 // get returns what is known about a point. It is zero if nothing is known.
@@ -225,25 +248,45 @@ func (r *BackupReconciler) remove(ctx context.Context, b *v1alpha1.RecordBackup,
 	return out.Result()
 }
 
-// SetupWithManager watches RecordBackups, and the archives that they name.
+// backupsOf requests a reconcile of those RecordBackups of an archive that the function wanted selects.
+func (r *BackupReconciler) backupsOf(ctx context.Context, archive types.NamespacedName,
+	wanted func(b *v1alpha1.RecordBackup) bool) (all []reconcile.Request) {
+	var list v1alpha1.RecordBackupList
+	if err := r.Client.List(ctx, &list, client.InNamespace(archive.Namespace)); err != nil {
+		log.FromContext(ctx).Error(err, "list RecordBackups")
+		return nil
+	}
+	for i := range list.Items {
+		if b := &list.Items[i]; b.Spec.ArchiveRef.Name == archive.Name && wanted(b) {
+			all = append(all, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)})
+		}
+	}
+	return all
+}
+
+// hear requests a reconcile of a RecordBackup as soon as something else is known about its point. Without it, the
+// RecordBackup would wait for its next look.
+func (r *BackupReconciler) hear(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Named.listen(func(ctx context.Context, archive types.NamespacedName, points []string) {
+		for _, request := range r.backupsOf(ctx, archive, func(b *v1alpha1.RecordBackup) bool {
+			return slices.Contains(points, backupPoint(b))
+		}) {
+			queue.Add(request)
+		}
+	})
+	return nil
+}
+
+// SetupWithManager watches RecordBackups, the archives that they name, and what is known about their points.
 func (r *BackupReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	ofArchive := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) (all []reconcile.Request) {
-		var list v1alpha1.RecordBackupList
-		if err := r.Client.List(ctx, &list, client.InNamespace(o.GetNamespace())); err != nil {
-			log.FromContext(ctx).Error(err, "list RecordBackups")
-			return nil
-		}
-		for i := range list.Items {
-			if b := &list.Items[i]; b.Spec.ArchiveRef.Name == o.GetName() {
-				all = append(all, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)})
-			}
-		}
-		return all
+	ofArchive := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return r.backupsOf(ctx, client.ObjectKeyFromObject(o), func(*v1alpha1.RecordBackup) bool { return true })
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("recordbackup").
 		For(&v1alpha1.RecordBackup{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.RecordArchive{}, ofArchive, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(r.hear)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 2, RateLimiter: step.Failures()}).
 		Complete(step.Counted(&v1alpha1.RecordBackup{}, "recordbackup", r.Client, r))
 }

@@ -1,14 +1,17 @@
 package recordarchive
 
 import (
+	"context"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
@@ -108,15 +111,66 @@ func TestConditionsOfABackup(t *testing.T) {
 
 // What a pod has reported about points counts until it reports something else.
 func TestNamedPoints(t *testing.T) {
-	n, id := &NamedPoints{}, types.UID("a")
-	if p := n.get(id, "x"); p.Name != "" {
+	n, a := &NamedPoints{}, &v1alpha1.RecordArchive{ObjectMeta: metav1.ObjectMeta{UID: "a"}}
+	if p := n.get(a.UID, "x"); p.Name != "" {
 		t.Errorf("%+v", p)
 	}
-	n.set(id, &archiving.Report{Upkeep: &archiving.Upkeep{Named: []archiving.NamedPoint{{Name: "x", Dropped: true}}}})
-	if !n.get(id, "x").Dropped || n.get("b", "x").Dropped || n.get(id, "y").Dropped {
+	n.set(t.Context(), a, named(archiving.NamedPoint{Name: "x", Dropped: true}))
+	if !n.get(a.UID, "x").Dropped || n.get("b", "x").Dropped || n.get(a.UID, "y").Dropped {
 		t.Error("x is not dropped, or others are")
 	}
-	if n.set(id, nil); n.get(id, "x").Dropped {
+	if n.set(t.Context(), a, nil); n.get(a.UID, "x").Dropped {
 		t.Error("a pod that does not report says that x is dropped")
+	}
+}
+
+// named returns the report of a pod about points.
+func named(points ...archiving.NamedPoint) *archiving.Report {
+	return &archiving.Report{Upkeep: &archiving.Upkeep{Named: points}}
+}
+
+// backups is a client that only lists RecordBackups.
+type backups struct {
+	client.Client
+	all []v1alpha1.RecordBackup
+}
+
+func (c backups) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*v1alpha1.RecordBackupList).Items = c.all
+	return nil
+}
+
+// A RecordBackup hears at once of what its archive's pod has reported about its point, and only of news.
+func TestABackupHearsOfItsPoint(t *testing.T) {
+	r := &BackupReconciler{Named: &NamedPoints{}, Client: backups{all: []v1alpha1.RecordBackup{backup("x"), backup("y"),
+		backup("z", func(b *v1alpha1.RecordBackup) { b.Spec.ArchiveRef.Name = "other" })}}}
+	a := &v1alpha1.RecordArchive{ObjectMeta: metav1.ObjectMeta{Name: "quotes", UID: "a"}}
+	queue := workqueue.NewTypedRateLimitingQueue(step.Failures())
+	defer queue.ShutDown()
+	if err := r.hear(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	made := archiving.NamedPoint{Name: "x-6a204bd8", Time: &now}
+	for _, c := range []struct {
+		name   string
+		report *archiving.Report
+		heard  []string
+	}{
+		{"a point that fails", named(archiving.NamedPoint{Name: "x-6a204bd8", Error: "a hole"}), []string{"x"}},
+		{"it is made", named(made, archiving.NamedPoint{Name: "z-6a204bd8", Time: &now}), []string{"x"}},
+		{"nothing new", named(made, archiving.NamedPoint{Name: "z-6a204bd8", Time: new(now)}), nil},
+		{"another one is made", named(made, archiving.NamedPoint{Name: "y-6a204bd8", Time: &now}), []string{"y"}},
+		{"no report", nil, nil},
+	} {
+		r.Named.set(t.Context(), a, c.report)
+		var heard []string
+		for queue.Len() > 0 {
+			request, _ := queue.Get()
+			queue.Done(request)
+			heard = append(heard, request.Name)
+		}
+		if !slices.Equal(heard, c.heard) {
+			t.Errorf("%s: %v hear of it, want %v", c.name, heard, c.heard)
+		}
 	}
 }

@@ -278,7 +278,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		out = w.seen.summarize(out)
 	}
 	if r.Named != nil {
-		r.Named.set(archive.UID, w.seen.report)
+		r.Named.set(ctx, archive, w.seen.report)
 	}
 	series.observe(archive)
 	if err := r.write(ctx, before, archive, w.seen.now); err != nil {
