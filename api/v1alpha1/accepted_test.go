@@ -37,6 +37,8 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: fields{"spec/compaction": fields{"supersededPercent": 100, "minSuperseded": "1Ti",
 		"bytesPerSecond": "1Mi"}}},
 	{kind: "RecordStore", set: fields{"spec/compaction": fields{"minSuperseded": "16Mi"}}, update: true},
+	{kind: "RecordStore", set: fields{"spec/views": fields{"maxHeld": "64Mi"}}},
+	{kind: "RecordStore", set: fields{"spec/views": fields{"maxHeld": "1Pi"}}, update: true},
 	{kind: "RecordStore", set: fields{"spec/etcd/managed": fields{"members": 1, "snapshotEvery": "1m",
 		"storage": fields{"size": "64Mi", "storageClassName": "fast"}}}},
 	{kind: "RecordStore", set: fields{"spec/etcd/managed/storage/size": "4Gi"}, update: true},

@@ -122,6 +122,13 @@ var recordStoreCases = append(append(append([]badCase{
 	{field: "spec/compaction/bytesPerSecond", value: "2Ti", says: "such as 64Mi"},
 	{field: "spec/compaction/bytesPerSecond", value: letters(33), says: "may not be more than 32"},
 
+	{field: "spec/views", value: fields{}, says: "should have at least 1 properties"},
+	{field: "spec/views/maxHeld", value: "0", says: "from 64Mi to 1Pi"},
+	{field: "spec/views/maxHeld", value: "65535Ki", says: "from 64Mi to 1Pi"},
+	{field: "spec/views/maxHeld", value: "1025Ti", says: "from 64Mi to 1Pi"},
+	{field: "spec/views/maxHeld", value: "10%", says: "such as 20Gi"},
+	{field: "spec/views/maxHeld", value: letters(33), says: "may not be more than 32"},
+
 	{field: "spec/replication/copies", value: 5, update: true, at: "spec.replication.copies",
 		says: "replication.copies cannot be changed"},
 	{field: "spec/etcd", value: fields{}, says: "exactly one of etcd.managed and etcd.external"},

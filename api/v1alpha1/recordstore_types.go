@@ -71,6 +71,10 @@ type RecordStoreSpec struct {
 	// change restarts one shard at a time.
 	// +optional
 	Compaction Compaction `json:"compaction,omitzero"`
+	// Views says how much history the shards keep for views, which clients open to read the same records for days. A
+	// change restarts one shard at a time.
+	// +optional
+	Views Views `json:"views,omitzero"`
 	// Etcd holds the placement. It is run by the operator (managed) or by somebody else (external).
 	// +optional
 	// +kubebuilder:default={managed:{members:3}}
@@ -316,6 +320,20 @@ type Compaction struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0",message="bytesPerSecond must be a number with a unit, from 1Mi to 1Ti, such as 64Mi"
 	BytesPerSecond *resource.Quantity `json:"bytesPerSecond,omitempty"`
+}
+
+// Views says how much history the shards keep for views. Beyond it, the oldest view breaks, and reads of it fail with
+// VIEW_EXPIRED. A write is never refused or delayed for a view.
+// +kubebuilder:validation:MinProperties=1
+type Views struct {
+	// MaxHeld is how many superseded bytes each shard keeps for views, for all its groups together, from 64Mi to 1Pi. The
+	// default is 10 % of the shard's volume.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0 && quantity(self).compareTo(quantity('1Pi')) <= 0",message="maxHeld must be a number with a unit, from 64Mi to 1Pi, such as 20Gi"
+	MaxHeld *resource.Quantity `json:"maxHeld,omitempty"`
 }
 
 // Etcd says who runs the etcd that holds the placement.

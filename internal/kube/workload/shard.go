@@ -208,6 +208,9 @@ func shardArgs(in ShardInput, name string) []string {
 		args = append(args, "--retention-min-age="+retention.MinAge.Duration.String())
 	}
 	args = append(args, compactionArgs(&in.Store.Spec.Compaction)...)
+	if bytes := in.Store.Spec.Views.MaxHeld; bytes != nil {
+		args = append(args, fmt.Sprintf("--views-held-max=%d", bytes.Value()))
+	}
 	if in.HoldBytes > 0 {
 		args = append(args, fmt.Sprintf("--archive-hold-max=%d", in.HoldBytes))
 	}

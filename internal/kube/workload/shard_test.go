@@ -76,6 +76,7 @@ func TestShardTemplateHash(t *testing.T) {
 		"etcd":        func(in *ShardInput) { in.Etcd.Prefix = "/other" },
 		"file system": func(in *ShardInput) { in.Pool.Spec.FileSystem = nil },
 		"compaction":  func(in *ShardInput) { in.Store.Spec.Compaction.SupersededPercent = new(int32(30)) },
+		"views":       func(in *ShardInput) { in.Store.Spec.Views.MaxHeld = new(resource.MustParse("1Gi")) },
 	} {
 		if hash(change) == base {
 			t.Errorf("%s: does not restart the shard", name)
@@ -91,6 +92,7 @@ func TestShardPod(t *testing.T) {
 		SupersededPercent: new(int32(5)), MinSuperseded: new(resource.MustParse("16Mi")),
 		BytesPerSecond: new(resource.MustParse("1Gi")),
 	}
+	in.Store.Spec.Views.MaxHeld = new(resource.MustParse("2Gi"))
 	set := shardSet(t, in)
 	pod, container := set.Spec.Template.Spec, set.Spec.Template.Spec.Containers[0]
 	security := container.SecurityContext
@@ -115,7 +117,7 @@ func TestShardPod(t *testing.T) {
 	args := strings.Join(container.Args, " ")
 	for _, arg := range []string{"--name=ssd-2", "--stay", "--advertise=ssd-2-0.ssd.prod.svc:7610", "--store=prod.quotes",
 		"--compaction-share=0.05", "--compaction-min=16777216", "--compaction-rate=1073741824", "--mount-option=noatime",
-		"--file-system=xfs",
+		"--file-system=xfs", "--views-held-max=2147483648",
 		"--expect-volume=$(EXPECT_VOLUME)",
 		"--etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,quotes-etcd-1.quotes-etcd.prod.svc:2379," +
 			"quotes-etcd-2.quotes-etcd.prod.svc:2379"} {
