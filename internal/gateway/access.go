@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -34,10 +33,6 @@ func (t *table) groupOf(k *key) string {
 	}
 	return string(k.group)
 }
-
-// sealed is the lifetime of signed splits and scan cursors, if the store identifies its callers. Their snapshots
-// expire earlier.
-const sealed = 7 * 24 * time.Hour
 
 // opened verifies a signed value that the caller has sent back, and returns it without the signature.
 func opened(ctx context.Context, field string, value []byte) ([]byte, error) {

@@ -125,7 +125,11 @@ func sealTicket(ctx context.Context, out *frame) error {
 	if err != nil {
 		return status.Error(codes.Internal, "the shard's ticket cannot be read")
 	}
-	if t.Value, err = access.Sign(ctx, t.Value, sealed); err != nil {
+	c, err := cursor.Decode(t.Value)
+	if err != nil {
+		return status.Error(codes.Internal, "the shard's ticket cannot be read: "+err.Error())
+	}
+	if t.Value, err = access.Sign(ctx, t.Value, c.Lasts()); err != nil {
 		return err
 	}
 	replaceBytes(out, appMetadataField, t.Encode())

@@ -167,15 +167,15 @@ func changeCursor(ctx context.Context, out *frame, all bool) error {
 	if len(encoded) == 0 {
 		return nil
 	}
+	c, err := cursor.Decode(encoded)
+	if err != nil {
+		return status.Error(codes.Internal, "the shard's cursor cannot be read: "+err.Error())
+	}
 	if all {
-		c, err := cursor.Decode(encoded)
-		if err != nil {
-			return status.Error(codes.Internal, "the shard's cursor cannot be read: "+err.Error())
-		}
 		c.All = true
 		encoded = c.Encode()
 	}
-	if encoded, err = access.Sign(ctx, encoded, sealed); err != nil {
+	if encoded, err = access.Sign(ctx, encoded, c.Lasts()); err != nil {
 		return err
 	}
 	replaceBytes(out, cursorField, encoded)
@@ -245,7 +245,11 @@ func (g *Gateway) plan(ctx context.Context, request *recordv1.PlanScanRequest) (
 		}
 		for _, split := range answers[i].GetSplits() {
 			t.locate(split, request.GetView() != "")
-			if split.Split, err = access.SignSplit(ctx, split.GetSplit(), sealed, request.GetShared()); err != nil {
+			c, err := cursor.Decode(split.GetSplit())
+			if err != nil {
+				return nil, status.Error(codes.Internal, "the shard's split cannot be read: "+err.Error())
+			}
+			if split.Split, err = access.SignSplit(ctx, split.GetSplit(), c.Lasts(), request.GetShared()); err != nil {
 				return nil, err
 			}
 			out.Splits = append(out.Splits, split)

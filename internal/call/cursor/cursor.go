@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/bits"
+	"time"
 
 	"sheaf.dev/sheaf/internal/base/crc32c"
 )
@@ -87,6 +88,19 @@ type Cursor struct {
 	Scan    [16]byte
 	After   uint64
 	Through uint64
+}
+
+// snapshotSealed is the lifetime of signed splits and cursors of snapshots. Their snapshots expire earlier.
+const snapshotSealed = 7 * 24 * time.Hour
+
+// Lasts returns the lifetime of a signed split or cursor, if callers are authenticated; 0 means forever. A split of a
+// view lives as long as the view, which may be renewed again and again. Whether the view still exists is decided at
+// each use.
+func (c *Cursor) Lasts() time.Duration {
+	if c.View {
+		return 0
+	}
+	return snapshotSealed
 }
 
 // The bytes of a cursor are: format (1), kind (1), flags (1), scan (16), after (8), through (8), length of the group's

@@ -29,10 +29,6 @@ const (
 	splitBytesMax     = 1 << 40
 )
 
-// sealed is how long signed splits and cursors of scans are valid, if callers are authenticated. Their snapshots
-// expire earlier.
-const sealed = 7 * 24 * time.Hour
-
 // notOpened returns the error for a signed value that was received from the caller, if the store did not issue the
 // value to this caller, or issued it too long ago.
 func notOpened(field string, err error) error {
@@ -116,7 +112,7 @@ func (s *Server) splits(ctx context.Context, c *cursor.Cursor, of scanKey, size 
 	var splits []*recordv1.ScanSplit
 	for i := 1; i < len(bounds); i++ {
 		c.After, c.Through = bounds[i-1], bounds[i]
-		split, err := access.SignSplit(ctx, c.Encode(), sealed, shared)
+		split, err := access.SignSplit(ctx, c.Encode(), c.Lasts(), shared)
 		if err != nil {
 			return nil, err
 		}

@@ -125,7 +125,7 @@ func (sc *scan) prepare() error {
 // because other scans wait for a turn, or because the caller does not take the message. The message may still be in
 // transit then, and flush returns the result of sending it.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
-	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), sealed); err != nil {
+	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), at.Lasts()); err != nil {
 		return false, err
 	}
 	sc.sending = true
@@ -175,7 +175,7 @@ func (sc *scan) send(at *cursor.Cursor) (err error) {
 	if len(sc.out.Records) == 0 {
 		return nil
 	}
-	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), sealed); err != nil {
+	if sc.out.Cursor, err = access.Sign(sc.stream.Context(), at.Encode(), at.Lasts()); err != nil {
 		return err
 	}
 	err = sc.transmit()
