@@ -45,6 +45,10 @@ class Expired(Error):
     """What a scan reads from has ended. Begin the scan again."""
 
 
+class ViewExpired(Expired):
+    """A view was closed, has expired, or kept too much on the disks of the store. Open another one."""
+
+
 class Damaged(Error):
     """Stored bytes are bad."""
 
@@ -79,6 +83,7 @@ BY_REASON = {
     "QUOTA_EXCEEDED": QuotaExceeded,
     "OUTCOME_UNKNOWN": OutcomeUnknown,
     "CURSOR_EXPIRED": Expired,
+    "VIEW_EXPIRED": ViewExpired,
     "DAMAGED": Damaged,
     "UNAVAILABLE": Unavailable,
 }

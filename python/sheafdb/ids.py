@@ -7,7 +7,8 @@
     16      H     header: JSON in UTF-8, padded with spaces
     16+H    8*N   ids: int64, little-endian, by group and id
 
-The header is {"digest": ..., "store": UUID, "routing": "hash" or "named", "groups": [[NAME, COUNT], ...]}. Groups are
+The header is {"digest": ..., "store": UUID, "routing": "hash" or "named", "view": ID, "groups": [[NAME, COUNT], ...]}.
+Ids that are not of a view have no "view". Groups are
 in the order of their names' bytes, and N is the sum of the counts. The digest is BLAKE2b with 16 bytes, in hexadecimal
 digits, of the header with an empty digest, without spaces and with keys in this order, and of the ids behind it.
 A file is valid if and only if it has exactly this size and this digest.
@@ -31,25 +32,25 @@ CHUNK = 1 << 20
 class Ids:
     """Ids by group, each once. Index i of a data set is the i-th id of all groups together."""
 
-    def __init__(self, names, counts, values, store, routing, digest=None, path=None):
-        self.groups, self.store, self.routing, self.path = names, store, routing, path
+    def __init__(self, names, counts, values, store, routing, digest=None, path=None, view=""):
+        self.groups, self.store, self.routing, self.path, self.view = names, store, routing, path, view
         self.counts = np.asarray(counts, np.int64)
         self.values = values
         self._ends = np.cumsum(self.counts)
         self.digest = digest or self._computed()
 
     @classmethod
-    def of(cls, ids, store="", routing="named"):
+    def of(cls, ids, store="", routing="named", view=""):
         """Ids in memory, from {group: array of ids}. Groups and ids are sorted, and an id that is given twice counts
         once."""
         parts = {name: np.unique(np.asarray(values, "<i8")) for name, values in ids.items()}
         names = sorted((name for name in parts if parts[name].size), key=str.encode)
         values = np.concatenate([parts[name] for name in names] or [np.empty(0, "<i8")])
-        return cls(names, [parts[name].size for name in names], values, store, routing)
+        return cls(names, [parts[name].size for name in names], values, store, routing, view=view)
 
     @classmethod
-    def open(cls, path, digest=None, store=None, verify=True):
-        """Maps a file. With a digest or store, a file of another data set or store is refused. Without verify, damage
+    def open(cls, path, digest=None, store=None, verify=True, view=None):
+        """Maps a file. With a digest, store or view, a file of another one is refused. Without verify, damage
         of the ids themselves is not noticed."""
         path = os.path.abspath(path)
         try:
@@ -76,6 +77,7 @@ class Ids:
             fields = json.loads(header)
             names, counts = [g[0] for g in fields["groups"]], [g[1] for g in fields["groups"]]
             store_found, routing, found = fields["store"], fields["routing"], fields["digest"]
+            view_found = fields.get("view", "")
             if not all(type(c) is int and c > 0 for c in counts) or not all(type(n) is str for n in names):
                 raise ValueError("a group has no name or count")
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as err:
@@ -86,11 +88,14 @@ class Ids:
             raise IdsError(f"{path}: {word}: it has {size} bytes, and its header says {expected}; create it again")
         if store is not None and store_found != store:
             raise IdsError(f"{path}: has ids of store {store_found}, not of {store}")
+        if view is not None and view_found != view:
+            words = f"view {view_found}" if view_found else "no view"
+            raise IdsError(f"{path}: has ids of {words}, not of view {view}: give another path, or that view")
         if digest is not None and found != digest:
             raise IdsError(f"{path}: is another data set: its digest is {found}, not {digest}")
         n = sum(counts)
         values = np.memmap(path, "<i8", "r", 16 + length, (n,)) if n else np.empty(0, "<i8")
-        ids = cls(names, counts, values, store_found, routing, found, path)
+        ids = cls(names, counts, values, store_found, routing, found, path, view_found)
         if verify and ids._computed() != found:
             raise IdsError(f"{path}: damaged: its content does not have its digest {found}; create it again")
         return ids
@@ -132,7 +137,7 @@ class Ids:
         numbers = np.searchsorted(self._ends, which, "right")
         counts = np.bincount(numbers, minlength=len(self.groups))
         names = [name for name, count in zip(self.groups, counts) if count]
-        return Ids(names, counts[counts > 0], self.values[which], self.store, self.routing)
+        return Ids(names, counts[counts > 0], self.values[which], self.store, self.routing, view=self.view)
 
     def at(self, indexes):
         """The numbers of the groups, and the ids, at an array of indexes."""
@@ -151,7 +156,10 @@ class Ids:
 
     def _header(self, digest):
         groups = [[name, int(count)] for name, count in zip(self.groups, self.counts)]
-        fields = {"digest": digest, "store": self.store, "routing": self.routing, "groups": groups}
+        fields = {"digest": digest, "store": self.store, "routing": self.routing}
+        if self.view:
+            fields["view"] = self.view
+        fields["groups"] = groups
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
     def _computed(self):
@@ -169,7 +177,7 @@ class Ids:
     def __reduce__(self):
         if self.path:
             return _reopen, (self.path, self.digest)
-        return Ids, (self.groups, self.counts, self.values, self.store, self.routing, self.digest)
+        return Ids, (self.groups, self.counts, self.values, self.store, self.routing, self.digest, None, self.view)
 
 
 def _reopen(path, digest):

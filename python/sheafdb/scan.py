@@ -18,9 +18,10 @@ WAITING = 2
 class Split:
     """A part of a scan."""
 
-    def __init__(self, store, ticket, addresses, group, records, bytes, columns):
+    def __init__(self, store, ticket, addresses, group, records, bytes, columns, nodes=()):
         self.store, self.ticket, self.addresses, self.columns = store, ticket, addresses, columns
         self.group, self.records, self.bytes = group, records, bytes
+        self.nodes = list(nodes)  # where the addresses are
 
     def read(self):
         """A pyarrow.RecordBatchReader of the records of this part."""
@@ -30,8 +31,10 @@ class Split:
         return f"<split of group {self.group}: about {self.records} records, {self.bytes} bytes, at {self.addresses}>"
 
 
-def plan(store, groups, columns, split_bytes):
-    command = {}
+def plan(store, groups, columns, split_bytes, view=None, shared=False):
+    command = {} if view is None else {"view": view}
+    if shared:
+        command["shared"] = True
     if isinstance(groups, str):
         groups = [groups]
     if groups is not None:
@@ -49,7 +52,7 @@ def plan(store, groups, columns, split_bytes):
         facts = json.loads(endpoint.app_metadata or b"{}")
         addresses = [location.uri.decode() for location in endpoint.locations]
         splits.append(Split(store, endpoint.ticket.ticket, addresses, facts.get("group", ""), facts.get("records"),
-                            facts.get("bytes"), columns))
+                            facts.get("bytes"), columns, facts.get("nodes", ())))
     return splits
 
 

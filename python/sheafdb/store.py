@@ -14,12 +14,15 @@ from . import errors, put, scan
 from .download import download
 from .ids import Ids
 from .routing import group_of
+from .view import id_of, view_of
 from .wire import AGAIN, FAILURES, Attempts, Lost, Wire, error_of, helps
 
 ALWAYS = ("group", "id", "status")
 COLUMNS = ("group", "id", "version", "timestamp", "commit_time", "attributes", "size", "crc32c", "status", "data")
 # Reasons that concern one group.
 OF_GROUP = ("GROUP_NOT_FOUND", "PERMISSION_DENIED", "GROUP_FAILED")
+# Reasons of one shard after which a gateway may still find another copy.
+OTHERS_MAY = ("GROUP_FAILED", "VIEW_EXPIRED")
 # Ids of one call. A server takes 65,536; smaller calls run side by side.
 CALL = 16384
 # Calls that run side by side.
@@ -64,16 +67,18 @@ class Store:
         self.address, self.timeout, self.direct, self.http = address, timeout, direct, http
         self._wire, self._threads, self._routes, self._routes_at = wire, None, None, 0.0
 
-    def get_many(self, ids, group=None, columns=None):
+    def get_many(self, ids, group=None, columns=None, view=None):
         """A pyarrow.Table with a row for each id, in their order.
 
         group    the group of all ids, or a sequence with the group of each; in Hash routing it may be left out. What
                  is wrong with one group of a sequence is the status of its rows, and with the group of all an error
         columns  names of what is read; group, id and status are always there. None means all ten columns
 
+        view     a View or its id, of which the records are read; None means the newest versions
+
         The column status is null in rows that are complete, and else has a reason that concerns this row alone.
         """
-        ids, columns = checked_ids(ids), checked_columns(columns)
+        ids, columns, view = checked_ids(ids), checked_columns(columns), None if view is None else id_of(view)
         if len(ids) == 0:
             return selected(EMPTY, columns)
         parts = []
@@ -82,13 +87,16 @@ class Store:
                 parts.append((address, name, positions[start : start + CALL]))
         each = group is not None and not isinstance(group, str)
         if len(parts) == 1:
-            found = self._get(ids, columns, *parts[0], each)
+            found = self._get(ids, columns, view, *parts[0], each)
         else:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(PARALLEL, "sheafdb")
-            calls = [self._threads.submit(self._get, ids, columns, *part, each) for part in parts]
+            calls = [self._threads.submit(self._get, ids, columns, view, *part, each) for part in parts]
             found = [piece for call in calls for piece in call.result()]
         table = pa.Table.from_batches([batch for _, batch in found])
+        if view and pc.any(pc.equal(table["status"], "VIEW_EXPIRED")).as_py():
+            raise errors.ViewExpired(f"get of {len(ids)} ids: [VIEW_EXPIRED] view {view} has ended: open another view",
+                                     "VIEW_EXPIRED")
         positions = np.concatenate([at for at, _ in found])
         if (np.diff(positions) != 1).any():
             table = table.take(np.argsort(positions, kind="stable"))
@@ -103,15 +111,26 @@ class Store:
         """
         return download(self, id, path, group)
 
-    def scan(self, groups=None, columns=None, parallel=2, split_bytes=None):
+    def scan(self, groups=None, columns=None, parallel=2, split_bytes=None, view=None):
         """A pyarrow.RecordBatchReader of the newest version of all records of these groups, or of all groups. DuckDB,
-        Polars and pandas take it. `parallel` parts are read side by side, so their rows are mixed."""
-        return scan.read(self, self.splits(groups, columns, split_bytes), parallel)
+        Polars and pandas take it. `parallel` parts are read side by side, so their rows are mixed. With a view, or its
+        id, the records are those of the view."""
+        return scan.read(self, self.splits(groups, columns, split_bytes, view), parallel)
 
-    def splits(self, groups=None, columns=None, split_bytes=None):
+    def splits(self, groups=None, columns=None, split_bytes=None, view=None, shared=False):
         """The parts of a scan, as a list of Split, which can be pickled and read by other processes of this caller. A
-        part that nobody reads for ten minutes ends."""
-        return scan.plan(self, groups, checked_columns(columns), split_bytes)
+        part that nobody reads for ten minutes ends, unless it is one of a view. If they are shared, other callers who may
+        scan their groups may read them, too."""
+        view = None if view is None else id_of(view)
+        return scan.plan(self, groups, checked_columns(columns), split_bytes, view, shared)
+
+    def view(self, groups=None, expires="24h", id=None):
+        """A View of these groups, or of all, as they are now; or the view with this id, renewed.
+
+        expires  how long it lasts unless it is renewed: seconds, a timedelta, or words such as "45m" or "30d", which
+                 is the most
+        """
+        return view_of(self, groups, expires, id)
 
     def ids(self, groups=None, path=None):
         """The ids of these groups, or of all, as they are now: a sheafdb.Ids, in a file if there is a path."""
@@ -204,12 +223,14 @@ class Store:
         numbers, words = names.indices.to_numpy(), names.dictionary.to_pylist()
         return [(leaders.get(word), word, np.flatnonzero(numbers == n)) for n, word in enumerate(words)]
 
-    def _get(self, ids, columns, address, group, positions, each):
+    def _get(self, ids, columns, view, address, group, positions, each):
         """[(positions, batch)] of one part, which the server at the address or, where it cannot, the gateway reads. If
         each id has its own group, what is wrong with a group is the status of its rows."""
         command = {} if group is None else {"group": group}
         if columns is not None:
             command["columns"] = columns
+        if view is not None:
+            command["view"] = view
         command = json.dumps({"get": command}).encode()
         attempts, found, call = Attempts(self.timeout), [], f"get of {len(positions)} ids"
         waiting = []  # (positions, batch) of rows that another attempt may complete
@@ -226,7 +247,7 @@ class Store:
                     if not np.array_equal(batch.column("id").to_numpy(), wanted[rows]):
                         raise errors.Error(f"{call}: the server's rows are not those of the ids")
                     done = rows.stop
-                    again = retryable(batch.column("status"))
+                    again = retryable(batch.column("status"), address)
                     if again is None:
                         found.append((positions[rows], batch))
                         continue
@@ -248,7 +269,7 @@ class Store:
             if failed and each and failed.reason in OF_GROUP and not direct:
                 rest = np.concatenate(kept + [positions[done:]])
                 return found + [(rest, rows_with(failed.reason, group, ids[rest]))]
-            if failed and not helps(failed) and not (direct and failed.reason == "GROUP_FAILED"):
+            if failed and not helps(failed) and not (direct and failed.reason in OTHERS_MAY):
                 raise failed from None
             if not direct and not attempts.wait(failed):
                 # The time is up. Rows that had an answer keep it.
@@ -276,11 +297,12 @@ def part_of(positions, batch, mask):
     return positions[mask], batch.filter(pa.array(mask))
 
 
-def retryable(status):
-    """A mask of the rows that another attempt may complete, or None if there are none."""
+def retryable(status, direct=None):
+    """A mask of the rows that another attempt may complete, or None if there are none. If a shard has answered, the
+    gateway may find a copy that has what a view needs."""
     if status.null_count == len(status):
         return None
-    mask = pc.is_in(status, value_set=_AGAIN).to_numpy(zero_copy_only=False)
+    mask = pc.is_in(status, value_set=_AGAIN_DIRECT if direct else _AGAIN).to_numpy(zero_copy_only=False)
     return mask if mask.any() else None
 
 
@@ -311,6 +333,7 @@ def checked_columns(columns):
 
 
 _AGAIN = pa.array(sorted(AGAIN))
+_AGAIN_DIRECT = pa.array(sorted(AGAIN | {"VIEW_EXPIRED"}))
 SCHEMA = pa.schema([
     pa.field("group", pa.utf8(), False), pa.field("id", pa.int64(), False), ("version", pa.utf8()),
     ("timestamp", pa.timestamp("ns", "UTC")), ("commit_time", pa.timestamp("ns", "UTC")),

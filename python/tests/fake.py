@@ -30,7 +30,7 @@ class Fake(flight.FlightServerBase):
     def __init__(self, mode="hash", groups=1, batch=4):
         super().__init__("grpc+tcp://127.0.0.1:0")
         self.mode, self.groups, self.batch = mode, groups, batch
-        self.records, self.applied, self.puts = {}, {}, 0
+        self.records, self.applied, self.puts, self.views = {}, {}, 0, {}
         self.script, self.calls, self.headers, self.lock = {}, [], [], threading.Lock()
         self.leaders = None
         self.address = f"127.0.0.1:{self.port}"
@@ -42,10 +42,20 @@ class Fake(flight.FlightServerBase):
             step = steps.pop(0) if self.script.get(kind) else None
         return step(command) if callable(step) else step
 
-    def rows(self, keys, columns, statuses=None):
+    def seen(self, command):
+        """The records that a command reads."""
+        view = command.get("view")
+        if view is None:
+            return self.records
+        if view not in self.views:
+            raise pa.ArrowInvalid(f"[VIEW_EXPIRED] view {view}: there is no such view")
+        return self.views[view]
+
+    def rows(self, keys, columns, statuses=None, records=None):
+        records = self.records if records is None else records
         rows = {name: [] for name in SCHEMA.names}
         for group, id in keys:
-            data = self.records.get((group, id))
+            data = records.get((group, id))
             status = (statuses or {}).get(id) or (None if data is not None else "RECORD_NOT_FOUND")
             full = dict(version="1", attributes=[], size=len(data or b""), crc32c=1, data=data)
             rows["group"].append(group)
@@ -66,17 +76,18 @@ class Fake(flight.FlightServerBase):
             step = self.step("get", (get, [id for _, id in keys]))
         else:
             get = command["read"]
-            ids = sorted(id for group, id in self.records if group == get["group"] and id > get["after"])
+            ids = sorted(id for group, id in self.seen(get) if group == get["group"] and id > get["after"])
             keys = [(get["group"], id) for id in ids]
             step = self.step("read", get)
         statuses = step if isinstance(step, dict) else None
+        records = self.seen(get)
 
         def stream():
             for n, start in enumerate(range(0, len(keys), self.batch)):
                 if step == n and not isinstance(step, dict):
                     raise flight.FlightUnavailableError("[STOPPING] the server stops")
                 part = keys[start : start + self.batch]
-                batch = self.rows(part, get.get("columns"), statuses)
+                batch = self.rows(part, get.get("columns"), statuses, records)
                 after = {"read": {**get, "after": part[-1][1]}}
                 yield batch if "get" in command else (batch, json.dumps(after).encode())
             if step == "damaged":
@@ -87,8 +98,9 @@ class Fake(flight.FlightServerBase):
         scan = json.loads(descriptor.command)["scan"]
         self.step("scan", scan)
         endpoints = []
-        for group in scan.get("groups") or sorted({g for g, _ in self.records}):
-            ticket = json.dumps({"read": {"group": group, "after": -(2**63), "columns": scan.get("columns")}})
+        for group in scan.get("groups") or sorted({g for g, _ in self.seen(scan)}):
+            read = {"group": group, "after": -(2**63), "columns": scan.get("columns"), "view": scan.get("view")}
+            ticket = json.dumps({"read": read})
             facts = json.dumps({"group": group, "records": 5, "bytes": 9}).encode()
             endpoints.append(flight.FlightEndpoint(ticket, [f"grpc+tcp://{self.address}"], None, facts))
         return flight.FlightInfo(SCHEMA, descriptor, endpoints, -1, -1)
@@ -118,7 +130,25 @@ class Fake(flight.FlightServerBase):
                 raise flight.FlightUnavailableError("connection reset")
             writer.write(pa.py_buffer(json.dumps(answers).encode()))
 
+    def view_action(self, name, body):
+        if name == "open-view":
+            view = f"view-{len(self.views)}"
+            self.views[view] = {k: v for k, v in self.records.items() if k[0] in body.get("groups", [k[0]])}
+        else:
+            view = body["view"]
+            self.seen(body)
+        if name == "close-view":
+            del self.views[view]
+            return {}
+        groups = sorted({g for g, _ in self.views[view]})
+        return {"view": view, "groups": groups, "opened_unix_ns": 1, "expires_unix_ns": body["expires_seconds"]}
+
     def do_action(self, context, action):
+        if action.type != "routing":
+            body = json.loads(action.body.to_pybytes())
+            self.step(action.type, body)
+            yield flight.Result(pa.py_buffer(json.dumps(self.view_action(action.type, body)).encode()))
+            return
         self.step("routing", None)
         count = self.groups
         for g in range(count):

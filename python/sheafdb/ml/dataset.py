@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import Missing
+from ..errors import IdsError, Missing
+from ..view import View
 
 # Statuses of records that are no longer in the store.
 GONE = ("RECORD_NOT_FOUND", "GROUP_NOT_FOUND")
@@ -13,18 +14,27 @@ GONE = ("RECORD_NOT_FOUND", "GROUP_NOT_FOUND")
 class Dataset:
     """Samples by index, read from a store when they are asked for.
 
-    store    has get_many(ids, group=, columns=) -> pyarrow.Table, and can be pickled
-    ids      the sheafdb.Ids of the data set; index i is the i-th of them
+    store    a View; or a store, or what else has get_many(ids, group=, columns=) -> pyarrow.Table and can be pickled
+    ids      the sheafdb.Ids of the data set; index i is the i-th of them. Of a view, None means all its ids
     columns  what is read of each record; group, id and status are always there
     decode   makes a batch of a pyarrow.Table. Without it, a batch is the table
     missing  "raise": a record that was deleted since is an error. "skip": it is left out, and a batch is shorter
     """
 
-    def __init__(self, store, ids, columns=("data",), decode=None, missing="raise"):
+    def __init__(self, store, ids=None, columns=("data",), decode=None, missing="raise"):
         if missing not in ("raise", "skip"):
             raise ValueError(f'missing is {missing!r}: give "raise" or "skip"')
         if isinstance(columns, str):
             raise TypeError(f"columns is {columns!r}: give a list of names")
+        view = store.id if isinstance(store, View) else ""
+        if ids is None and not view:
+            raise TypeError("ids is None: give ids, or a view instead of the store")
+        if ids is None:
+            ids = store.ids()
+        if ids.view and ids.view != view:
+            # The digest of the ids stands for the bytes of a view.
+            read = f"view {view}" if view else "the newest versions"
+            raise IdsError(f"{ids.path or 'the ids'}: of view {ids.view}, and {read} would be read: give that view")
         self.store, self.ids, self.columns, self.decode, self.missing = store, ids, list(columns), decode, missing
 
     @property
