@@ -64,7 +64,7 @@ table = client.do_get(ticket({"get": {}}, asked)).read_all()
 table.validate(full=True)
 assert table.schema.equals(schema), table.schema
 assert table["id"].to_pylist() == asked
-for row in table.to_pylist():
+for row in table.drop_columns(["timestamp", "commit_time"]).to_pylist():  # datetime has no nanoseconds
     if row["id"] == 5:
         assert row["status"] == "RECORD_NOT_FOUND" and row["data"] is None and row["version"] is None, row
         continue
