@@ -266,7 +266,8 @@ func (r *BackupReconciler) backupsOf(ctx context.Context, archive types.Namespac
 
 // hear requests a reconcile of a RecordBackup as soon as something else is known about its point. Without it, the
 // RecordBackup would wait for its next look.
-func (r *BackupReconciler) hear(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+func (r *BackupReconciler) hear(_ context.Context,
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.Named.listen(func(ctx context.Context, archive types.NamespacedName, points []string) {
 		for _, request := range r.backupsOf(ctx, archive, func(b *v1alpha1.RecordBackup) bool {
 			return slices.Contains(points, backupPoint(b))

@@ -151,8 +151,8 @@ func TestAnotherURLIsAnotherArchive(t *testing.T) {
 	}
 }
 
-// A number that is 0 is in the status as soon as it is known. A status is written as the difference to the one of before,
-// in which a number is absent.
+// A number that is 0 is in the status as soon as it is known. A status is written as the difference to the one of
+// before, in which a number is absent.
 func TestZeroIsNotUnknown(t *testing.T) {
 	before := &v1alpha1.RecordArchive{}
 	before.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionUnknown}}

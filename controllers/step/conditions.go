@@ -20,8 +20,8 @@ var reasonPattern = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
 
 const reasonBytesMax = 1024
 
-// SetCondition sets a condition. Its transition time changes only with its status, except that a condition of the default
-// status of a CRD (time 0) gets a real time even if its status stays the same.
+// SetCondition sets a condition. Its transition time changes only with its status, except that a condition of the
+// default status of a CRD (time 0) gets a real time even if its status stays the same.
 func SetCondition(conditions *[]metav1.Condition, generation int64, kind string, status metav1.ConditionStatus, reason,
 	message string) {
 	if len(reason) > reasonBytesMax || !reasonPattern.MatchString(reason) {

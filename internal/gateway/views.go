@@ -228,7 +228,7 @@ func (s *viewServer) holdAll(ctx context.Context, v *placement.DataView) error {
 	}
 	var mu sync.Mutex
 	held, why := map[string]int{}, map[string]string{}
-	var shards []*shard
+	shards := make([]*shard, 0, len(asked))
 	for at := range asked {
 		shards = append(shards, at)
 	}

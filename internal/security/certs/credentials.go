@@ -158,7 +158,7 @@ func shakeHTTP(cfg *tls.Config) func(net.Conn) (net.Conn, credentials.AuthInfo, 
 	cfg.NextProtos = []string{"http/1.1"}
 	return func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 		made := tls.Server(raw, cfg)
-		if err := made.Handshake(); err != nil {
+		if err := made.HandshakeContext(context.Background()); err != nil {
 			return nil, nil, err
 		}
 		return made, credentials.TLSInfo{State: made.ConnectionState(),
