@@ -150,12 +150,14 @@ func TestEachPortIsInTheTable(t *testing.T) {
 			"--listen-client", clients, "--listen-peer", loopback.Free(t), "--listen-peer-tls", loopback.Free(t),
 			"--http", loopback.Free(t)),
 		run(r.add("gateway", identity.Gateway, ""), "gateway", "--store", "quotes", "--create", "--groups", "1", "--etcd",
-			clients, "--listen", loopback.Free(t), "--http", loopback.Free(t), "--pprof", loopback.Free(t)),
+			clients, "--listen", loopback.Free(t), "--http", loopback.Free(t), "--pprof", loopback.Free(t), "--records-http",
+			loopback.Free(t)),
 		run(r.add("a", identity.Shard, "a"), "shard", "--name", "a", "--dir", t.TempDir(), "--store", "quotes", "--etcd",
 			clients, "--listen", loopback.Free(t), "--http", loopback.Free(t), "--pprof", loopback.Free(t), "--stay"),
 	}
 	devDir := t.TempDir()
-	runs = append(runs, startDev(t, devDir, "--tls", "--pprof", loopback.Free(t), "--shards", "2", "--groups", "2"))
+	runs = append(runs, startDev(t, devDir, "--tls", "--pprof", loopback.Free(t), "--records-http", loopback.Free(t),
+		"--shards", "2", "--groups", "2"))
 	shows := func(by *authority.Authority, of identity.Store, role identity.Role) *tls.Config {
 		cert, key, err := by.Issue(authority.Leaf{Identity: identity.Identity{Store: of, Role: role}, Client: true,
 			Server: true, Now: time.Now(), Lifetime: time.Hour,
