@@ -108,7 +108,7 @@ test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run the tests of test-a
 # walks over damage, crashes and histories, each case of which runs in one goroutine, or only repeats what the other
 # tests of its package do at once. The soaks log and raft include them: RACE_SKIP='^$$'.
 RACE_NOT := /(internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/storage/group/format)$$
-RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair|^TestPruningKeepsTheWindowAndThePoints$$|^TestALargeGroupIsRestored$$|^TestTheReaderAnswersWhatWasWritten$$|^TestAPowerCutAtEachStepOfARestore$$
+RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair|^TestPruningKeepsTheWindowAndThePoints$$|^TestALargeGroupIsRestored$$|^TestTheReaderAnswersWhatWasWritten$$|^TestAPowerCutAtEachStepOfARestore$$|^TestExplore$$|^TestDeletesBesideFailoversLoseNoPut$$
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, except those that measure.
 	GOGC=400 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
