@@ -47,8 +47,11 @@ func webOf(c *cluster) *webClient {
 	return &webClient{c, &http.Client{Transport: transport}}
 }
 
+// webReply is an answer whose body is closed when the test ends.
+type webReply struct{ *http.Response }
+
 // ask makes a request. Headers are pairs of names and values.
-func (w *webClient) ask(method, path, body string, headers ...string) *http.Response {
+func (w *webClient) ask(method, path, body string, headers ...string) webReply {
 	w.t.Helper()
 	r, err := http.NewRequestWithContext(w.ctx, method, "http://gateway"+path, strings.NewReader(body))
 	must.OK(w.t, err)
@@ -61,11 +64,11 @@ func (w *webClient) ask(method, path, body string, headers ...string) *http.Resp
 	answer, err := w.http.Do(r)
 	must.OK(w.t, err)
 	w.t.Cleanup(func() { _ = answer.Body.Close() })
-	return answer
+	return webReply{answer}
 }
 
 // text returns the whole body.
-func (w *webClient) text(r *http.Response) string {
+func (w *webClient) text(r webReply) string {
 	w.t.Helper()
 	body, err := io.ReadAll(r.Body)
 	must.OK(w.t, err)
@@ -161,13 +164,13 @@ func TestALargeRecordOverHTTP(t *testing.T) {
 				t.Errorf("%q: %s, %d bytes of %d", header, r.Status, len(got), len(want))
 			}
 		}
-		behind := w.ask("GET", "/v1/records/0/7", "", "Range", "bytes=1000000-") //nolint:bodyclose // by ask
+		behind := w.ask("GET", "/v1/records/0/7", "", "Range", "bytes=1000000-")
 		if behind.StatusCode != http.StatusRequestedRangeNotSatisfiable {
 			t.Error(behind.Status)
 		}
 		// A record that is replaced before its first byte is read anew.
 		replaced := w.shards["a"].failFirst(1, "Download", refuse(codes.NotFound, "VERSION_NOT_FOUND"))
-		anew := w.ask("GET", "/v1/records/0/7", "") //nolint:bodyclose // the test closes it when it ends
+		anew := w.ask("GET", "/v1/records/0/7", "")
 		if got := w.text(anew); got != data || *replaced != 1 {
 			t.Errorf("%d bytes, replaced %d times", len(got), *replaced)
 		}
@@ -182,7 +185,7 @@ func TestALargeRecordOverHTTP(t *testing.T) {
 			return nil
 		}
 		w.shards["a"].mu.Unlock()
-		r := w.ask("GET", "/v1/records/0/7", "") //nolint:bodyclose // the test closes it when it ends
+		r := w.ask("GET", "/v1/records/0/7", "")
 		if got, err := io.ReadAll(r.Body); !errors.Is(err, io.ErrUnexpectedEOF) || len(got) >= len(data) {
 			t.Errorf("a record that is cut: %d bytes, %v", len(got), err)
 		}
@@ -244,7 +247,7 @@ func TestAScanAsTar(t *testing.T) {
 						parts = 3
 					}
 					for part := range parts {
-						r := w.ask("GET", fmt.Sprintf("/v1/scan.tar?split=%d/%d", part, of), "") //nolint:bodyclose // by ask
+						r := w.ask("GET", fmt.Sprintf("/v1/scan.tar?split=%d/%d", part, of), "")
 						names, data, err := members(r.Body)
 						if err != nil || r.StatusCode != http.StatusOK || len(names)%2 != 0 {
 							t.Fatalf("part %d of %d: %s, %v, %d", part, of, r.Status, err, len(names))
@@ -278,7 +281,7 @@ func TestAScanAsTar(t *testing.T) {
 // cutBy reads the answer to a request whose scan or batch fails in the middle.
 func (w *webClient) cutBy(method, path, body string) error {
 	w.t.Helper()
-	r := w.ask(method, path, body) //nolint:bodyclose // ask closes it at the end of the test
+	r := w.ask(method, path, body)
 	raw, err := io.ReadAll(r.Body)
 	if !errors.Is(err, io.ErrUnexpectedEOF) || r.StatusCode != http.StatusOK {
 		w.t.Errorf("the answer does not say that it is cut: %s, %v", r.Status, err)
@@ -330,7 +333,7 @@ func TestABatchAsTar(t *testing.T) {
 		w.large(2000)
 		want = append(want, "FAILURES")
 		body := `{"ids": [` + strings.Join(ids, ",") + `]}`
-		r := w.ask("POST", "/v1/batch.tar", body) //nolint:bodyclose // ask closes it at the end of the test
+		r := w.ask("POST", "/v1/batch.tar", body)
 		names, data, err := members(r.Body)
 		if err != nil || !slices.Equal(names, want) {
 			t.Fatalf("%s, %v, %d members instead of %d", r.Status, err, len(names), len(want))

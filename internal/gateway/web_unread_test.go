@@ -38,7 +38,7 @@ func TestSmuggledRequests(t *testing.T) {
 			_, err = io.WriteString(conn, first+second)
 			must.OK(t, err)
 			answers := bufio.NewReader(conn)
-			r, err := http.ReadResponse(answers, nil)
+			r, err := http.ReadResponse(answers, nil) //nolint:bodyclose // the connection is closed with the network
 			must.OK(t, err)
 			_, err = io.Copy(io.Discard, r.Body)
 			must.OK(t, err)
@@ -74,7 +74,7 @@ func TestUnreadAnswersOverHTTPAreBounded(t *testing.T) {
 				if n := held(); n > limit || n < limit/4 {
 					t.Errorf("%d bytes are held", n)
 				}
-				if r := w.ask("GET", "/v1/records/0/25", ""); r.StatusCode != 404 {
+				if r := w.ask("GET", "/v1/records/0/25", ""); r.StatusCode != http.StatusNotFound {
 					t.Errorf("others get %s", r.Status)
 				}
 				time.Sleep(2 * time.Minute)
