@@ -37,8 +37,8 @@ func devCommand(a *app) *cobra.Command {
 		Short: "Run a store on this machine with the records that a store had at a time, to look at them",
 		Long: `Restores the groups of an archive into a new store in this process, which is like that of sheaf dev: etcd, a
 shard, a planner and a gateway. sheaf get, scan, list and every other client read it. Nothing is written into the
-archive, and the store is not archived: what you write to it is in its folder alone, which is removed at the end unless --dir
-names it. sheaf dev --dir serves that folder again, without the archive.
+archive, and the store is not archived: what you write to it is in its folder alone, which is removed at the end unless
+--dir names it. sheaf dev --dir serves that folder again, without the archive.
 
 The archive is not protected from prune while it is read. If prune deletes objects that this restore needs, the groups
 concerned are named, and the others are served.`,
