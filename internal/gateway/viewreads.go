@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/google/uuid"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -43,9 +42,9 @@ func viewExpired(id string) error {
 
 // viewNamed reads a view from etcd. It returns VIEW_EXPIRED if there is none.
 func (g *Gateway) viewNamed(ctx context.Context, id string) (v placement.DataView, err error) {
-	parsed, err := uuid.Parse(id)
-	if err != nil || parsed.String() != id {
-		return v, invalid("view", "%.40q is not the id of a view, as OpenView returns it", id)
+	parsed, err := placement.ParseDataViewID(id)
+	if err != nil {
+		return v, invalid("view", "%v", err)
 	}
 	ctx, cancel := etcdTime(ctx)
 	defer cancel()

@@ -173,11 +173,9 @@ func (s *viewServer) open(ctx context.Context, v placement.DataView, lasts time.
 			return true, nil
 		})
 	})
-	if err := errors.Join(errs...); err != nil {
-		for _, err := range errs {
-			if err != nil {
-				return v, err
-			}
+	for _, err := range errs {
+		if err != nil {
+			return v, err
 		}
 	}
 	next.Expires = time.Now().Add(lasts).UTC()

@@ -21,6 +21,16 @@ type DataView struct {
 	Revision int64 `json:"-"`
 }
 
+// ParseDataViewID parses the id of a view, in the form in which callers receive it. The error says what is wrong with
+// the text.
+func ParseDataViewID(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil || id.String() != text {
+		return uuid.Nil, fmt.Errorf("%.40q is not the id of a view, as OpenView returns it", text)
+	}
+	return id, nil
+}
+
 // DataViewGroup is one group of a DataView.
 type DataViewGroup struct {
 	Name string    `json:"name"`

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/views"
 )
@@ -44,9 +45,9 @@ const (
 
 // HoldView implements ViewCopyService.
 func (c viewCopies) HoldView(ctx context.Context, in *peerv1.HoldViewRequest) (*peerv1.HoldViewResponse, error) {
-	id, err := uuid.Parse(in.GetView())
+	id, err := placement.ParseDataViewID(in.GetView())
 	if err != nil {
-		return nil, answer.Invalid("view", "%.40q is not the id of a view", in.GetView())
+		return nil, answer.Invalid("view", "%v", err)
 	}
 	if n := len(in.GetGroups()); n < 1 || n > holdGroupsMax {
 		return nil, answer.Invalid("groups", "has %d groups: give 1 to %d", n, holdGroupsMax)

@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/storage/group"
 )
@@ -29,12 +30,11 @@ type groupView struct {
 
 // viewID parses the id of a view in a request. It returns false, and adds an error to v, if the id is not valid.
 func viewID(id string, v *answer.Violations) (uuid.UUID, bool) {
-	parsed, err := uuid.Parse(id)
-	if err != nil || parsed.String() != id {
-		v.Add("view", "%.40q is not the id of a view, as OpenView returns it", id)
-		return uuid.Nil, false
+	parsed, err := placement.ParseDataViewID(id)
+	if err != nil {
+		v.Add("view", "%v", err)
 	}
-	return parsed, true
+	return parsed, err == nil
 }
 
 // inView returns a group that this shard serves, as a view sees it.
