@@ -33,11 +33,11 @@ const (
 //
 // ViewService opens and closes views. Gateways serve it.
 //
-// A view is a state of some groups that can be read until the view is closed or expires: after failovers, restarts, moves
-// and compactions, and from every copy of a group. Records that were put, overwritten or deleted later look as they did
-// when the view was opened. PlanScan, Scan, Get and BatchGet of sheaf.record.v1.RecordService take the id of a view, and
-// so do the commands of Arrow Flight. Each group has a moment of its own, which lies within the call of OpenView: a view
-// is no transaction over groups.
+// A view is a state of some groups that can be read until the view is closed or expires: after failovers, restarts,
+// moves and compactions, and from every copy of a group. Records that were put, overwritten or deleted later look as
+// they did when the view was opened. PlanScan, Scan, Get and BatchGet of sheaf.record.v1.RecordService take the id of a
+// view, and so do the commands of Arrow Flight. Each group has a moment of its own, which lies within the call of
+// OpenView: a view is no transaction over groups.
 //
 // What is superseded after that moment stays on the disks. If the views of a shard keep more than spec.views.maxHeld of
 // its volume (10 % unless the store says otherwise), or if the disk becomes full, views are given up, the oldest first.
@@ -46,9 +46,9 @@ const (
 // Callers need the right to scan all groups of a view. Errors are those of RecordService. UNAVAILABLE ETCD_UNAVAILABLE
 // means that the call may have been carried out: open views that nobody knows expire.
 type ViewServiceClient interface {
-	// OpenView opens a view. It answers when every copy that can be reached keeps what the view needs. UNAVAILABLE if that
-	// is not a majority of the copies of each group; nothing is kept then. RESOURCE_EXHAUSTED GROUP_LIMIT if the store has
-	// 1,000 views, or if the view has too many groups for one key of etcd (some 5,000).
+	// OpenView opens a view. It answers when every copy that can be reached keeps what the view needs. UNAVAILABLE if
+	// that is not a majority of the copies of each group; nothing is kept then. RESOURCE_EXHAUSTED GROUP_LIMIT if the
+	// store has 1,000 views, or if the view has too many groups for one key of etcd (some 5,000).
 	OpenView(ctx context.Context, in *OpenViewRequest, opts ...grpc.CallOption) (*OpenViewResponse, error)
 	// RenewView sets a new time at which the view expires, which may also be earlier than before.
 	RenewView(ctx context.Context, in *RenewViewRequest, opts ...grpc.CallOption) (*RenewViewResponse, error)
@@ -112,11 +112,11 @@ func (c *viewServiceClient) CloseView(ctx context.Context, in *CloseViewRequest,
 //
 // ViewService opens and closes views. Gateways serve it.
 //
-// A view is a state of some groups that can be read until the view is closed or expires: after failovers, restarts, moves
-// and compactions, and from every copy of a group. Records that were put, overwritten or deleted later look as they did
-// when the view was opened. PlanScan, Scan, Get and BatchGet of sheaf.record.v1.RecordService take the id of a view, and
-// so do the commands of Arrow Flight. Each group has a moment of its own, which lies within the call of OpenView: a view
-// is no transaction over groups.
+// A view is a state of some groups that can be read until the view is closed or expires: after failovers, restarts,
+// moves and compactions, and from every copy of a group. Records that were put, overwritten or deleted later look as
+// they did when the view was opened. PlanScan, Scan, Get and BatchGet of sheaf.record.v1.RecordService take the id of a
+// view, and so do the commands of Arrow Flight. Each group has a moment of its own, which lies within the call of
+// OpenView: a view is no transaction over groups.
 //
 // What is superseded after that moment stays on the disks. If the views of a shard keep more than spec.views.maxHeld of
 // its volume (10 % unless the store says otherwise), or if the disk becomes full, views are given up, the oldest first.
@@ -125,9 +125,9 @@ func (c *viewServiceClient) CloseView(ctx context.Context, in *CloseViewRequest,
 // Callers need the right to scan all groups of a view. Errors are those of RecordService. UNAVAILABLE ETCD_UNAVAILABLE
 // means that the call may have been carried out: open views that nobody knows expire.
 type ViewServiceServer interface {
-	// OpenView opens a view. It answers when every copy that can be reached keeps what the view needs. UNAVAILABLE if that
-	// is not a majority of the copies of each group; nothing is kept then. RESOURCE_EXHAUSTED GROUP_LIMIT if the store has
-	// 1,000 views, or if the view has too many groups for one key of etcd (some 5,000).
+	// OpenView opens a view. It answers when every copy that can be reached keeps what the view needs. UNAVAILABLE if
+	// that is not a majority of the copies of each group; nothing is kept then. RESOURCE_EXHAUSTED GROUP_LIMIT if the
+	// store has 1,000 views, or if the view has too many groups for one key of etcd (some 5,000).
 	OpenView(context.Context, *OpenViewRequest) (*OpenViewResponse, error)
 	// RenewView sets a new time at which the view expires, which may also be earlier than before.
 	RenewView(context.Context, *RenewViewRequest) (*RenewViewResponse, error)

@@ -1858,8 +1858,8 @@ type ScanSplit struct {
 	// Opaque: pass it to Scan. It is valid for 10 minutes after its last use. If the shard needs the space of the
 	// versions that it keeps for the split, the split becomes invalid earlier, and Scan answers OUT_OF_RANGE
 	// CURSOR_EXPIRED. If the store knows its callers, splits (unless they are shared) and cursors are valid only for the
-	// caller who got them; from another caller they are INVALID_ARGUMENT. Splits and cursors of a view are valid as long as
-	// the view, however often it is renewed.
+	// caller who got them; from another caller they are INVALID_ARGUMENT. Splits and cursors of a view are valid as long
+	// as the view, however often it is renewed.
 	Split []byte `protobuf:"bytes,2,opt,name=split,proto3" json:"split,omitempty"`
 	// host:port of the shards that can serve the split, the best one first.
 	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`

@@ -69,9 +69,9 @@ const (
 //	                    GROUP_NOT_EMPTY (AdminService.DeleteGroup): the group holds something, and stays
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
-//	                    VIEW_EXPIRED (metadata "view"): the view was closed or has expired, or what it needs of the group
-//	                    is gone. Other data are never returned in its place. With metadata "shard", a shard says so of its
-//	                    own copy, and another copy may answer; a gateway says so where no copy is left
+//	                    VIEW_EXPIRED (metadata "view"): the view was closed or has expired, or what it needs of the
+//	                    group is gone. Other data are never returned in its place. With metadata "shard", a shard
+//	                    says so of its own copy, and another copy may answer; a gateway says so where no copy is left
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of
 //	                    another write (another record, other data, a delete); nothing was written
 //	UNAUTHENTICATED     nobody is known to call, or the token is not taken; nothing was looked at
@@ -324,9 +324,9 @@ type RecordService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 //	                    GROUP_NOT_EMPTY (AdminService.DeleteGroup): the group holds something, and stays
 //	DATA_LOSS           DAMAGED (metadata "group", "segment", "offset")
 //	OUT_OF_RANGE        CURSOR_EXPIRED, BAD_RANGE
-//	                    VIEW_EXPIRED (metadata "view"): the view was closed or has expired, or what it needs of the group
-//	                    is gone. Other data are never returned in its place. With metadata "shard", a shard says so of its
-//	                    own copy, and another copy may answer; a gateway says so where no copy is left
+//	                    VIEW_EXPIRED (metadata "view"): the view was closed or has expired, or what it needs of the
+//	                    group is gone. Other data are never returned in its place. With metadata "shard", a shard
+//	                    says so of its own copy, and another copy may answer; a gateway says so where no copy is left
 //	INVALID_ARGUMENT    with google.rpc.BadRequest field violations. REQUEST_ID_REUSED: the request_id is that of
 //	                    another write (another record, other data, a delete); nothing was written
 //	UNAUTHENTICATED     nobody is known to call, or the token is not taken; nothing was looked at

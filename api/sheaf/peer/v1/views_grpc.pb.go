@@ -31,8 +31,8 @@ const (
 // ViewCopyService is served by shards to the gateways of their store.
 type ViewCopyServiceClient interface {
 	// HoldView makes the shard's copies of some groups keep the history that a view needs, and answers when they do. The
-	// view must be in etcd: what a shard keeps follows from etcd alone, and the call only waits until the shard has heard of
-	// the view. If choose is set, the shard must lead the groups, and answers with the index of each.
+	// view must be in etcd: what a shard keeps follows from etcd alone, and the call only waits until the shard has heard
+	// of the view. If choose is set, the shard must lead the groups, and answers with the index of each.
 	HoldView(ctx context.Context, in *HoldViewRequest, opts ...grpc.CallOption) (*HoldViewResponse, error)
 }
 
@@ -61,8 +61,8 @@ func (c *viewCopyServiceClient) HoldView(ctx context.Context, in *HoldViewReques
 // ViewCopyService is served by shards to the gateways of their store.
 type ViewCopyServiceServer interface {
 	// HoldView makes the shard's copies of some groups keep the history that a view needs, and answers when they do. The
-	// view must be in etcd: what a shard keeps follows from etcd alone, and the call only waits until the shard has heard of
-	// the view. If choose is set, the shard must lead the groups, and answers with the index of each.
+	// view must be in etcd: what a shard keeps follows from etcd alone, and the call only waits until the shard has heard
+	// of the view. If choose is set, the shard must lead the groups, and answers with the index of each.
 	HoldView(context.Context, *HoldViewRequest) (*HoldViewResponse, error)
 	mustEmbedUnimplementedViewCopyServiceServer()
 }
