@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
-	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/call/cursor"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -106,46 +105,6 @@ func (sc *scan) inView(ctx context.Context, sv Group, at *cursor.Cursor, w answe
 	return view.fail(err, w)
 }
 
-// planView divides groups of a view into splits. Without groups in the request, it leaves out those that are not part
-// of the view.
-func (s *Server) planView(ctx context.Context, in *recordv1.PlanScanRequest, names []string,
-	size int64) (splits []*recordv1.ScanSplit, err error) {
-	var v answer.Violations
-	id, valid := viewID(in.GetView(), &v)
-	if !valid {
-		return nil, v.Err()
-	}
-	for _, name := range names {
-		w := answer.Where{Group: name}
-		sv, err := s.shard.Group(ctx, name, 0)
-		if err != nil {
-			return nil, err
-		}
-		view, err := s.inView(ctx, sv, id)
-		if len(in.GetGroups()) == 0 && answer.CodeOf(err) == codes.InvalidArgument {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		tenant, err := enter(ctx, sv, w, 0)
-		if err != nil {
-			return nil, err
-		}
-		defer leave(tenant, 0)
-		err = view.with(ctx, func(scan group.ScanID) error {
-			c := cursor.Cursor{Kind: cursor.Split, View: true, Group: name, Scan: id}
-			more, err := s.splits(ctx, &c, scanKey{sv.Log(), scan}, size, in.GetShared())
-			splits = append(splits, more...)
-			return err
-		})
-		if err != nil {
-			return nil, view.fail(err, w)
-		}
-	}
-	return splits, nil
-}
-
 // viewScans holds the snapshots of views that are open on this shard. It is safe for concurrent use.
 type viewScans struct {
 	mu    sync.Mutex
@@ -185,14 +144,19 @@ func (s *viewScans) open(ctx context.Context, g *groupView) (group.ScanID, error
 			return group.ScanID{}, ctx.Err()
 		}
 	}
-	// The walk over the log does not end with the caller that began it, because others may wait for it.
+	one.err = errNotOpened
+	defer func() { // also if the walk panics, because others may wait for it
+		if one.err != nil {
+			s.drop(key, one)
+		}
+		close(one.done)
+	}()
+	// The walk over the log does not end with the caller that began it.
 	one.scan, one.err = key.log.OpenScanAt(g.index, ScanTTL)
-	if one.err != nil {
-		s.drop(key, one)
-	}
-	close(one.done)
 	return one.scan, one.err
 }
+
+var errNotOpened = errors.New("the snapshot of the view could not be opened: see the log of the shard")
 
 func (s *viewScans) drop(key viewKey, one *viewScan) {
 	s.mu.Lock()
