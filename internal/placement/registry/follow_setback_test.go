@@ -44,7 +44,6 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	}
 	await(t, ctx, views, "a is gone", func(v placement.View) bool { return len(v.Shards) == 1 })
 	own.Restore(backup)
-	synctest.Wait() // waits until the client has noticed the change
 	must.OK(t, store.Freeze(ctx, "the test", "it was set back"))
 	await(t, ctx, views, "the freeze", func(v placement.View) bool {
 		if _, there := v.Shards["a"]; v.Held() != "" && !there {

@@ -89,7 +89,6 @@ func setBack(t *testing.T, grown bool) {
 	}
 
 	own.Restore(backup)
-	synctest.Wait() // waits until the client has noticed the rollback
 	if grown {
 		for {
 			put, err := client.Put(ctx, "somebody/else", "x")

@@ -265,16 +265,18 @@ func (s *Server) Backup() Backup {
 }
 
 // Restore rolls etcd back to a backup, as if its folder had been replaced by an earlier copy. The cluster id stays the
-// same, connections are closed, and leases have their full duration again. A stopped etcd remains stopped.
+// same, connections are closed, and leases have their full duration again. A stopped etcd remains stopped. In a bubble,
+// all clients have noticed that their connections are closed when Restore returns: a later call uses a new connection.
 func (s *Server) Restore(b Backup) { s.replace(b.data.clone()) }
 
-// Wipe turns the etcd into a new cluster without keys or leases, as if it had lost its volumes. Connections are closed.
-// A stopped etcd remains stopped.
+// Wipe turns the etcd into a new cluster without keys or leases, as if it had lost its volumes. Connections are closed,
+// and clients notice it, as after Restore. A stopped etcd remains stopped.
 func (s *Server) Wipe() { s.replace(newStore()) }
 
 func (s *Server) replace(data *store) {
 	s.tb.Helper()
-	settle() // waits for requests in flight, as in Away
+	settle()       // waits for requests in flight, as in Away
+	defer settle() // waits until clients have noticed: their next call would otherwise fail now and then
 	s.running.Lock()
 	defer s.running.Unlock()
 	served := s.server != nil

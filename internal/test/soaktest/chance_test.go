@@ -19,9 +19,10 @@ var randomCalls = regexp.MustCompile(
 
 // randomAllowed lists files that may use random values, because these cannot affect the result of a test.
 var randomAllowed = []string{
-	"controllers/shardpool_process_test.go",    // addresses of the loopback network
-	"internal/test/scaletest/cluster_test.go",  // addresses of the loopback network
-	"internal/consensus/replica/bench_test.go", // a benchmark's data
+	"controllers/shardpool_process_test.go",          // addresses of the loopback network
+	"internal/test/scaletest/cluster_test.go",        // addresses of the loopback network
+	"internal/consensus/replica/bench_batch_test.go", // a benchmark's data
+	"internal/consensus/replica/bench_test.go",       // a benchmark's data
 	"internal/test/soaktest/chance_test.go",
 	"internal/test/soaktest/soaktest_test.go",
 }
