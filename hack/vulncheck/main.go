@@ -2,6 +2,10 @@
 // It exits with status 1 if code of this module can reach a vulnerability in a required module, which must then be
 // upgraded. Vulnerabilities in the standard library are also listed, but they need a newer Go on the build machine and
 // no change in this repository.
+//
+// With -imported, the output is that of `govulncheck -scan package`, which takes a second, where the search for calls
+// takes minutes. The exit status is then 1 if a package with a vulnerability is imported from a required module: only
+// the search for calls says if its code is also reached.
 package main
 
 import (
@@ -24,13 +28,25 @@ type message struct {
 		OSV          string `json:"osv"`
 		FixedVersion string `json:"fixed_version"`
 		Trace        []struct {
-			Module, Version, Function string
-		} `json:"trace"` // the first element is the vulnerable symbol; if its Function is set, code of this module calls it
+			Module, Version, Package, Function string
+		} `json:"trace"` // the first element is what is vulnerable
 	} `json:"finding"`
 }
 
+// how says how code of this module gets to a vulnerability.
+type how string
+
+const (
+	called   how = "called"
+	imported how = "imported"
+)
+
 func main() {
-	bad, err := read(os.Stdin, os.Stdout)
+	by := called
+	if slices.Equal(os.Args[1:], []string{"-imported"}) {
+		by = imported
+	}
+	bad, err := read(os.Stdin, os.Stdout, by)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vulncheck:", err)
 		os.Exit(2)
@@ -40,9 +56,9 @@ func main() {
 	}
 }
 
-// read prints a line for each vulnerability whose code is called. It returns how many of these vulnerabilities are in
-// required modules, and not in the standard library.
-func read(in io.Reader, out io.Writer) (bad int, err error) {
+// read prints a line for each vulnerability whose code is called, or whose package is imported. It returns how many of
+// these vulnerabilities are in required modules, and not in the standard library.
+func read(in io.Reader, out io.Writer, by how) (bad int, err error) {
 	summaries, lines := map[string]string{}, map[string]string{}
 	said := false
 	for d := json.NewDecoder(in); ; {
@@ -57,10 +73,13 @@ func read(in io.Reader, out io.Writer) (bad int, err error) {
 			summaries[m.OSV.ID] = m.OSV.Summary
 		}
 		f := m.Finding
-		if f == nil || len(f.Trace) == 0 || f.Trace[0].Function == "" || lines[f.OSV] != "" {
+		if f == nil || len(f.Trace) == 0 || lines[f.OSV] != "" {
 			continue
 		}
-		at, what := f.Trace[0], "called"
+		at, what := f.Trace[0], string(by)
+		if at.Function == "" && (by == called || at.Package == "") {
+			continue // the module is required, and its vulnerable code is not used
+		}
 		if at.Module == "stdlib" {
 			what = "listed: build with a newer Go"
 		} else {
@@ -74,6 +93,6 @@ func read(in io.Reader, out io.Writer) (bad int, err error) {
 	for _, id := range slices.Sorted(maps.Keys(lines)) {
 		fmt.Fprintf(out, "%s: %s\n", lines[id], summaries[id])
 	}
-	fmt.Fprintf(out, "%d vulnerabilities are called, %d of them of modules\n", len(lines), bad)
+	fmt.Fprintf(out, "%d vulnerabilities are %s, %d of them of modules\n", len(lines), by, bad)
 	return bad, nil
 }
