@@ -38,6 +38,7 @@ type diskPlay struct {
 
 func newDiskPlay(ctx context.Context) *diskPlay {
 	p := &diskPlay{play: newPlay(ctx), events: events.NewFakeRecorder(1000), notBlank: map[string]bool{}}
+	runIn(ctx, p.Namespace)
 	p.name = "disks-" + p.Namespace
 	p.r = &diskset.Reconciler{Client: acting, Live: operatorClient, Events: p.events, Namespace: p.Namespace,
 		Image: "localhost/sheaf:1", PullSecrets: []string{"registry"}}

@@ -93,7 +93,7 @@ func (a *answer) replay(r *http.Request) *http.Response {
 // resourceKey returns the resource that a request concerns, or "" if there is none. The request for a subresource
 // counts as one for its resource.
 func resourceKey(r *http.Request) string {
-	group, resource, _, ok := resourceOf(r.URL)
+	_, group, resource, _, ok := resourceOf(r.URL)
 	if !ok {
 		return ""
 	}

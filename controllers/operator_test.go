@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,22 +69,6 @@ func awaitAllowed(ctx context.Context, what authorizationv1.ResourceAttributes) 
 	}).Should(Succeed())
 }
 
-// letElect gives the operator the permissions that it gets from the chart in its own namespace, because leader election
-// writes events in that namespace.
-func letElect(ctx context.Context, namespace string) {
-	GinkgoHelper()
-	at := metav1.ObjectMeta{Namespace: namespace, Name: "leader-election"}
-	role := &rbacv1.Role{ObjectMeta: at, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""},
-		Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: at, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: at.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
-	}
-	Expect(api.Create(ctx, role)).To(Succeed())
-	Expect(api.Create(ctx, binding)).To(Succeed())
-	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "events", Verb: "create"})
-}
-
 // setupAll adds four controllers to a manager, in the same way as cmd/sheaf-operator.
 func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 	GinkgoHelper()
@@ -126,7 +109,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
 
 	It("is elected, makes everything and lets go of it, with its role alone", func(ctx context.Context) {
-		letElect(ctx, p.Namespace)
+		runIn(ctx, p.Namespace)
 		manage(p.Namespace, true, func(mgr ctrl.Manager) { p.setupAll(mgr, mgr.GetClient()) })
 		p.create(ctx)
 		p.pool(ctx, 2)

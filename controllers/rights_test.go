@@ -32,7 +32,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/must"
 )
 
-// operatorUser is the user of the controllers in these tests. It is bound only to the generated role.
+// operatorUser is the user of the controllers in these tests. It is bound only to the generated roles.
 const operatorUser = "system:serviceaccount:sheaf-system:sheaf-operator"
 
 // right is a verb on a resource, such as {"", "pods", "delete"} or {"sheaf.dev", "shardpools/status", "patch"}.
@@ -45,12 +45,36 @@ func (r right) String() string {
 // rights records the requests of a client to the API server.
 type rights struct {
 	mu      sync.Mutex
-	used    map[right]bool
-	refused map[string]bool // descriptions of requests that the role does not allow
+	own     map[string]bool // the namespaces in which the operator itself runs
+	used    map[right]bool  // outside of these namespaces
+	usedOwn map[right]bool  // in these namespaces
+	refused map[string]bool // descriptions of requests that the roles do not allow
+}
+
+func newRights() *rights {
+	return &rights{own: map[string]bool{}, used: map[right]bool{}, usedOwn: map[right]bool{}, refused: map[string]bool{}}
 }
 
 // usedRights records the rights that the operator has used in all specs.
-var usedRights = &rights{used: map[right]bool{}, refused: map[string]bool{}}
+var usedRights = newRights()
+
+func (r *rights) isOwn(namespace string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.own[namespace] = true
+}
+
+func (r *rights) use(namespace, group, resource string, verbs ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, verb := range verbs {
+		if r.own[namespace] {
+			r.usedOwn[right{group, resource, verb}] = true
+		} else {
+			r.used[right{group, resource, verb}] = true
+		}
+	}
+}
 
 // roundTripper turns a function into an http.RoundTripper.
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -92,15 +116,9 @@ func (r *rights) refuse(answer *http.Response) error {
 }
 
 func (r *rights) note(request *http.Request, code int) {
-	group, resource, named, ok := resourceOf(request.URL)
-	if !ok {
-		return
-	}
-	verbs := verbsOf(request, named, code)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, verb := range verbs {
-		r.used[right{group, resource, verb}] = true
+	namespace, group, resource, named, ok := resourceOf(request.URL)
+	if ok {
+		r.use(namespace, group, resource, verbsOf(request, named, code)...)
 	}
 }
 
@@ -134,9 +152,9 @@ func verbsOf(request *http.Request, named bool, code int) []string {
 	return []string{"unknown method " + request.Method}
 }
 
-// resourceOf reads the group and the resource, including its subresource, from a path such as
+// resourceOf reads the namespace, the group and the resource, including its subresource, from a path such as
 // /apis/apps/v1/namespaces/a/statefulsets/b/scale. It returns true for named if the path is about a single object.
-func resourceOf(u *url.URL) (group, resource string, named, ok bool) {
+func resourceOf(u *url.URL) (namespace, group, resource string, named, ok bool) {
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	switch {
 	case len(parts) > 2 && parts[0] == "api":
@@ -144,16 +162,16 @@ func resourceOf(u *url.URL) (group, resource string, named, ok bool) {
 	case len(parts) > 3 && parts[0] == "apis":
 		group, parts = parts[1], parts[3:]
 	default:
-		return "", "", false, false // a request for discovery
+		return "", "", "", false, false // a request for discovery
 	}
 	if len(parts) > 2 && parts[0] == "namespaces" {
-		parts = parts[2:]
+		namespace, parts = parts[1], parts[2:]
 	}
 	resource = parts[0]
 	if len(parts) > 2 {
 		resource += "/" + parts[2]
 	}
-	return group, resource, len(parts) > 1, true
+	return namespace, group, resource, len(parts) > 1, true
 }
 
 // These are the operator's accesses to the API server in these tests.
@@ -191,71 +209,71 @@ func (r *rights) watchFake(base client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(base, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
 			opts ...client.GetOption) error {
-			r.noteKind(o, "", "get")
+			r.noteKind(key.Namespace, o, "", "get")
 			return c.Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			r.noteKind(list, "", "list")
+			r.noteKind("", list, "", "list")
 			return c.List(ctx, list, opts...)
 		},
 		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList,
 			opts ...client.ListOption) (watch.Interface, error) {
-			r.noteKind(list, "", "list", "watch")
+			r.noteKind("", list, "", "list", "watch")
 			return c.Watch(ctx, list, opts...)
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			r.noteKind(o, "", "create")
+			r.noteKind(o.GetNamespace(), o, "", "create")
 			return c.Create(ctx, o, opts...)
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			r.noteKind(o, "", "update")
+			r.noteKind(o.GetNamespace(), o, "", "update")
 			return c.Update(ctx, o, opts...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
 			opts ...client.PatchOption) error {
-			r.noteKind(o, "", "patch")
+			r.noteKind(o.GetNamespace(), o, "", "patch")
 			return c.Patch(ctx, o, patch, opts...)
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 			wanted, ok := o.(client.Object)
 			Expect(ok).To(BeTrue(), "%T is no object", o)
-			r.noteKind(wanted, "", "patch")
+			r.noteKind(wanted.GetNamespace(), wanted, "", "patch")
 			live, _, err := blank(wanted)
 			Expect(err).NotTo(HaveOccurred())
 			if apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(wanted), live.(client.Object))) {
-				r.noteKind(wanted, "", "create")
+				r.noteKind(wanted.GetNamespace(), wanted, "", "create")
 			}
 			return c.Apply(ctx, o, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			r.noteKind(o, "", "delete")
+			r.noteKind(o.GetNamespace(), o, "", "delete")
 			return c.Delete(ctx, o, opts...)
 		},
 		DeleteAllOf: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteAllOfOption) error {
-			r.noteKind(o, "", "deletecollection")
+			r.noteKind(o.GetNamespace(), o, "", "deletecollection")
 			return c.DeleteAllOf(ctx, o, opts...)
 		},
 		SubResourceCreate: func(ctx context.Context, c client.Client, sub string, o, of client.Object,
 			opts ...client.SubResourceCreateOption) error {
-			r.noteKind(o, sub, "create")
+			r.noteKind(o.GetNamespace(), o, sub, "create")
 			return c.SubResource(sub).Create(ctx, o, of, opts...)
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
 			opts ...client.SubResourceUpdateOption) error {
-			r.noteKind(o, sub, "update")
+			r.noteKind(o.GetNamespace(), o, sub, "update")
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
 			opts ...client.SubResourcePatchOption) error {
-			r.noteKind(o, sub, "patch")
+			r.noteKind(o.GetNamespace(), o, sub, "patch")
 			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 		},
 	})
 }
 
 // noteKind records the use of verbs on the resource of an object or list. It names a subresource as the API server
-// does.
-func (r *rights) noteKind(o runtime.Object, sub string, verbs ...string) {
+// does. The namespace is empty for lists, which are of all namespaces.
+func (r *rights) noteKind(namespace string, o runtime.Object, sub string, verbs ...string) {
 	gvk, err := apiutil.GVKForObject(o, envScheme)
 	Expect(err).NotTo(HaveOccurred())
 	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
@@ -263,16 +281,12 @@ func (r *rights) noteKind(o runtime.Object, sub string, verbs ...string) {
 	if sub != "" {
 		gvr.Resource += "/" + sub
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, verb := range verbs {
-		r.used[right{gvr.Group, gvr.Resource, verb}] = true
-	}
+	r.use(namespace, gvr.Group, gvr.Resource, verbs...)
 }
 
-// actAsOperator gives the operator's account the generated role, and creates its clients.
+// actAsOperator gives the operator's account the generated ClusterRole, and creates its clients.
 func actAsOperator(ctx context.Context) {
-	role := operatorRole()
+	role, _ := operatorRoles()
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
 			Kind: "ClusterRole", Name: role.Name},
@@ -293,13 +307,37 @@ func actAsOperator(ctx context.Context) {
 	acting = uncountedReads(operatorClient)
 }
 
-func operatorRole() *rbacv1.ClusterRole {
+// runIn makes a namespace one in which the operator itself runs. Its account gets the generated Role there.
+func runIn(ctx context.Context, namespace string) {
+	GinkgoHelper()
+	usedRights.isOwn(namespace)
+	if operatorConfig == nil {
+		return // the fake does not check permissions
+	}
+	_, role := operatorRoles()
+	role.Namespace = namespace
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
+	}
+	Expect(api.Create(ctx, role)).To(Succeed())
+	Expect(api.Create(ctx, binding)).To(Succeed())
+	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "events", Verb: "create"})
+}
+
+// operatorRoles returns the generated roles: the one for all namespaces, and the one for the operator's own namespace.
+func operatorRoles() (*rbacv1.ClusterRole, *rbacv1.Role) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "config", "rbac", "role.yaml"))
 	Expect(err).NotTo(HaveOccurred())
-	role := &rbacv1.ClusterRole{}
-	Expect(yaml.UnmarshalStrict(text, role)).To(Succeed())
-	return role
+	documents := strings.Split(strings.TrimPrefix(string(text), "---\n"), "\n---\n")
+	Expect(documents).To(HaveLen(2), "a ClusterRole and a Role")
+	all, own := &rbacv1.ClusterRole{}, &rbacv1.Role{}
+	Expect(yaml.UnmarshalStrict([]byte(documents[0]), all)).To(Succeed())
+	Expect(yaml.UnmarshalStrict([]byte(documents[1]), own)).To(Succeed())
+	Expect([]string{all.Kind, own.Kind}).To(Equal([]string{"ClusterRole", "Role"}))
+	return all, own
 }
 
 // unseen lists the rights that no recorded request uses, and why the role has them nevertheless.
@@ -314,7 +352,37 @@ var unseen = map[right]string{
 const notUsed = "granted and not used: "
 
 // compareRights returns the rights that are granted but were not used, and those that were used but are not granted.
-func compareRights(rules []rbacv1.PolicyRule, used map[right]bool) (wrong []string) {
+// Rules for all namespaces also hold in the operator's own namespace.
+func compareRights(everywhere, own []rbacv1.PolicyRule, seen *rights) (wrong []string) {
+	granted, grantedOwn := rightsOf(everywhere), rightsOf(own)
+	for r := range seen.used {
+		if !granted[r] {
+			wrong = append(wrong, "used and not granted: "+r.String())
+		}
+	}
+	for r := range seen.usedOwn {
+		if !granted[r] && !grantedOwn[r] {
+			wrong = append(wrong, "used in the own namespace and not granted: "+r.String())
+		}
+	}
+	for r := range granted {
+		used := seen.used[r] || seen.usedOwn[r]
+		if used && unseen[r] != "" {
+			wrong = append(wrong, "used, but listed as unseen: "+r.String())
+		}
+		if !used && unseen[r] == "" {
+			wrong = append(wrong, notUsed+r.String())
+		}
+	}
+	for r := range grantedOwn {
+		if !seen.usedOwn[r] {
+			wrong = append(wrong, notUsed+"in the own namespace: "+r.String())
+		}
+	}
+	return wrong
+}
+
+func rightsOf(rules []rbacv1.PolicyRule) map[right]bool {
 	granted := map[right]bool{}
 	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
@@ -325,24 +393,12 @@ func compareRights(rules []rbacv1.PolicyRule, used map[right]bool) (wrong []stri
 			}
 		}
 	}
-	for r := range used {
-		if !granted[r] {
-			wrong = append(wrong, "used and not granted: "+r.String())
-		}
-		if unseen[r] != "" {
-			wrong = append(wrong, "used, but listed as unseen: "+r.String())
-		}
-	}
-	for r := range granted {
-		if !used[r] && unseen[r] == "" {
-			wrong = append(wrong, notUsed+r.String())
-		}
-	}
-	return wrong
+	return granted
 }
 
 func TestRightsAreComparedBothWays(t *testing.T) {
-	seen := &rights{used: map[right]bool{}, refused: map[string]bool{}}
+	seen := newRights()
+	seen.isOwn("system")
 	ask := func(method, url string, code int) {
 		request, err := http.NewRequestWithContext(t.Context(), method, "https://api"+url, nil)
 		must.OK(t, err)
@@ -360,33 +416,42 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 	ask(http.MethodDelete, "/api/v1/namespaces/a", http.StatusOK)
 	ask(http.MethodGet, "/apis/apps/v1", http.StatusOK) // a request for discovery
 	ask(http.MethodPatch, "/api/v1/namespaces/a/pods/b", http.StatusForbidden)
+	ask(http.MethodPost, "/apis/batch/v1/namespaces/system/jobs", http.StatusCreated)
+	ask(http.MethodGet, "/apis/batch/v1/namespaces/a/jobs/b", http.StatusOK)
+	ask(http.MethodDelete, "/api/v1/namespaces/system/configmaps/b", http.StatusOK)
+	ask(http.MethodGet, "/api/v1/namespaces/system/secrets/b", http.StatusOK)
 	got := compareRights([]rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch", "delete"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"statefulsets"}, Verbs: []string{"create", "patch"}},
 		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/finalizers"}, Verbs: []string{"update"}},
-	}, seen.used)
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"delete"}},
+	}, []rbacv1.PolicyRule{
+		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "get"}},
+	}, seen)
 	slices.Sort(got)
-	want := []string{"granted and not used: pods: delete", "used and not granted: namespaces: delete",
-		"used and not granted: secrets: get"}
+	want := []string{"granted and not used: in the own namespace: batch/jobs: get", "granted and not used: pods: delete",
+		"used and not granted: batch/jobs: get", "used and not granted: namespaces: delete",
+		"used and not granted: secrets: get", "used in the own namespace and not granted: secrets: get"}
 	if !slices.Equal(got, want) || len(seen.refused) != 1 {
 		t.Errorf("%q, refused %v; want %q and one refusal", got, seen.refused, want)
 	}
 }
 
-// allRights is true if the specs of this run use every right that the role grants. This is the case in `make test-api`
+// allRights is true if the specs of this run use every right that the roles grant. This is the case in `make test-api`
 // and in larger runs.
 var allRights bool
 
-// The role grants exactly the rights that the operator uses in these specs. Not all rights are used if specs run on the
+// The roles grant exactly the rights that the operator uses in these specs. Not all rights are used if specs run on the
 // fake, or if only some specs run.
-var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(report ginkgo.Report) {
+var _ = ginkgo.ReportAfterSuite("The operator's roles are what it uses", func(report ginkgo.Report) {
 	if !report.SuiteSucceeded {
 		return // some specs did not run, so rights may seem unused
 	}
 	usedRights.mu.Lock()
 	defer usedRights.mu.Unlock()
-	wrong := compareRights(operatorRole().Rules, usedRights.used)
+	all, own := operatorRoles()
+	wrong := compareRights(all.Rules, own.Rules, usedRights)
 	if !allRights {
 		wrong = slices.DeleteFunc(wrong, func(words string) bool { return strings.HasPrefix(words, notUsed) })
 	}

@@ -22,11 +22,10 @@ import (
 // PersistentVolume before the Job starts, and only if that volume has not changed since it was read. Therefore no
 // claim can get the disk while the Job wipes it.
 
-// Permissions in the operator's own namespace. The chart grants them only in that namespace.
+// Permissions in the operator's own namespace, where the Jobs run and have their claims.
 //
-//
-// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;create;delete
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;create;delete
+// +kubebuilder:rbac:groups=batch,resources=jobs,namespace=sheaf-system,verbs=get;create;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,namespace=sheaf-system,verbs=get;create;delete
 
 // Reasons of events about wiping a disk.
 const (

@@ -35,7 +35,7 @@ import (
 
 // Permissions. Reads from caches need list and watch; reads that bypass the caches need get. A test compares the
 // permissions with the requests of the controllers. Leases and events of the core API are for leader election among
-// the operator's pods.
+// the operator's pods, in the operator's own namespace.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/status,verbs=patch
@@ -52,8 +52,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
-// +kubebuilder:rbac:groups="",resources=events,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=sheaf-system,verbs=get;create;update
+// +kubebuilder:rbac:groups="",resources=events,namespace=sheaf-system,verbs=create
 
 // Reconciler maintains a store's etcd, gateways, disruption budgets and placement.
 type Reconciler struct {

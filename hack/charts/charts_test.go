@@ -63,20 +63,22 @@ func TestParseCRDRefusesOtherKinds(t *testing.T) {
 
 func TestSplitRules(t *testing.T) {
 	get, all := []string{"get", "list", "watch"}, []string{"get", "list", "patch", "watch"}
-	s, err := splitRules([]rule{
+	s, err := splitRules(roles{everywhere: []rule{
 		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: get},
 		{APIGroups: []string{""}, Resources: []string{"services", "persistentvolumes"}, Verbs: all},
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
 		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status",
-			"shards/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: all},
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
-		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "list"}},
+			"shards/status", "recordarchives/status", "recordbackups/status", "recordgrants/status", "recordstores/status",
+			"recordtenants/status"}, Verbs: all},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "delete"}},
+		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create"}},
 		{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"}, Verbs: []string{"create", "get"}},
-		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"},
-			Verbs: []string{"create", "delete", "get", "list"}},
-	})
+	}, own: []rule{
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "delete"}},
+		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"create", "delete", "get"}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +87,10 @@ func TestSplitRules(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: get},
 			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: all},
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "shards/status", "recordgrants/status",
-				"recordstores/status", "recordtenants/status"}, Verbs: all},
-			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}},
+			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "shards/status", "recordarchives/status",
+				"recordbackups/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: all},
 			{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
-			{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"delete", "list"}},
+			{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create"}},
 		},
 		certs: []rule{{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"},
 			Verbs: []string{"create", "get"}}},
@@ -124,13 +125,16 @@ func TestSplitRules(t *testing.T) {
 func TestSplitRulesRefuses(t *testing.T) {
 	status := rule{
 		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "shards/status",
-			"recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: []string{"patch"},
+			"recordarchives/status", "recordbackups/status", "recordgrants/status", "recordstores/status",
+			"recordtenants/status"}, Verbs: []string{"patch"},
 	}
 	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"update"}}
 	jobs := rule{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create"}}
 	certificates := rule{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"},
 		Verbs: []string{"create"}}
-	if _, err := splitRules([]rule{status, leases, jobs, certificates}); err != nil {
+	all := []rule{status, jobs, certificates}
+	own := []rule{leases, jobs}
+	if _, err := splitRules(roles{all, own}); err != nil {
 		t.Fatal(err)
 	}
 	pods := rule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}
@@ -138,17 +142,46 @@ func TestSplitRulesRefuses(t *testing.T) {
 	verb.Verbs, resource.Resources, group.APIGroups = []string{"*"}, []string{"*"}, []string{"*"}
 	onlyReads := status
 	onlyReads.Verbs = []string{"get"}
-	for name, rules := range map[string][]rule{
-		"wildcard verb":            {status, leases, jobs, verb},
-		"wildcard resource":        {status, leases, jobs, resource},
-		"wildcard group":           {status, leases, jobs, group},
-		"URL":                      {status, leases, jobs, {NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
-		"no leases":                {status, jobs, pods},
-		"no Jobs":                  {status, leases, pods},
-		"a missing controller":     {leases, jobs, pods},
-		"status that is read only": {leases, jobs, onlyReads},
+	url := rule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}
+	for name, r := range map[string]roles{
+		"wildcard verb":             {append(all, verb), own},
+		"wildcard resource":         {append(all, resource), own},
+		"wildcard group":            {append(all, group), own},
+		"wildcard in the own Role":  {all, append(own, verb)},
+		"URL":                       {append(all, url), own},
+		"no leases":                 {all, []rule{jobs}},
+		"no Jobs to wipe disks":     {all, []rule{leases}},
+		"no Jobs for drills":        {[]rule{status, certificates}, own},
+		"a missing controller":      {[]rule{jobs, certificates}, own},
+		"status that is read only":  {[]rule{onlyReads, jobs, certificates}, own},
+		"leases in every namespace": {append(all, leases), []rule{jobs}},
 	} {
-		if _, err := splitRules(rules); err == nil {
+		if _, err := splitRules(r); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+func TestParseRoles(t *testing.T) {
+	const all = "---\nkind: ClusterRole\nrules:\n- {apiGroups: [\"\"], resources: [pods], verbs: [list]}\n"
+	const own = "---\nkind: Role\nmetadata: {namespace: sheaf-system}\nrules:\n" +
+		"- {apiGroups: [batch], resources: [jobs], verbs: [get]}\n"
+	got, err := parseRoles(all + own)
+	want := roles{
+		everywhere: []rule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}}},
+		own:        []rule{{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"get"}}},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	for name, text := range map[string]string{
+		"nothing":                     "",
+		"no YAML":                     "---\nkind: [",
+		"two ClusterRoles":            all + all,
+		"only a Role":                 own,
+		"a Role of another namespace": all + strings.ReplaceAll(own, "sheaf-system", "default"),
+	} {
+		if _, err := parseRoles(text); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}

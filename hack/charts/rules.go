@@ -22,10 +22,19 @@ type rule struct {
 // clusterScoped lists resources without a namespace. A Role cannot grant them, so they are in a separate ClusterRole.
 var clusterScoped = []string{"disksets", "nodes", "persistentvolumes", "storageclasses", "namespaces"}
 
+// ownNamespace is the operator's own namespace in markers. The chart takes that of the release in its place.
+const ownNamespace = "sheaf-system"
+
 // readVerbs lists the verbs that only read.
 var readVerbs = []string{"get", "list", "watch"}
 
-// split holds the operator's ClusterRole, divided into the parts that the chart binds separately.
+// roles are the roles in config/rbac/role.yaml.
+type roles struct {
+	everywhere []rule // the ClusterRole
+	own        []rule // the Role for the operator's own namespace: rules whose markers name a namespace
+}
+
+// split holds the operator's roles, divided into the parts that the chart binds separately.
 type split struct {
 	namespaced []rule // everything in the watched namespaces
 	read       []rule // for reading nodes, volumes and classes
@@ -35,19 +44,26 @@ type split struct {
 	wipe       []rule // for Jobs that wipe disks, and their claims, in the operator's own namespace
 }
 
-// splitRules splits a ClusterRole into parts. It returns an error for wildcards, and for rules that it cannot assign
-// to a part.
-func splitRules(rules []rule) (split, error) {
+// splitRules splits the roles into parts. It returns an error for wildcards, and for rules that it cannot assign to a
+// part.
+func splitRules(all roles) (split, error) {
 	var s split
-	for _, r := range rules {
+	for _, r := range slices.Concat(all.everywhere, all.own) {
 		if slices.Contains(slices.Concat(r.APIGroups, r.Resources, r.Verbs), "*") {
 			return split{}, fmt.Errorf("rule %+v has a wildcard", r)
 		}
 		if len(r.NonResourceURLs) > 0 || len(r.Resources) == 0 {
 			return split{}, fmt.Errorf("rule %+v is not about resources: teach hack/charts where it belongs", r)
 		}
+	}
+	for _, r := range all.everywhere {
 		for _, resource := range r.Resources {
-			s.add(r, resource)
+			s.addEverywhere(r, resource)
+		}
+	}
+	for _, r := range all.own {
+		for _, resource := range r.Resources {
+			s.addOwn(r, resource)
 		}
 	}
 	if err := s.complete(); err != nil {
@@ -66,6 +82,7 @@ func (s *split) complete() error {
 		rules    []rule
 	}{
 		{"disksets/status", s.diskSets}, {"leases", s.election}, {"jobs", s.wipe}, {"certificates", s.certs},
+		{"jobs", s.namespaced}, {"recordarchives/status", s.namespaced}, {"recordbackups/status", s.namespaced},
 		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced},
 		{"recordgrants/status", s.namespaced}, {"recordtenants/status", s.namespaced},
 	} {
@@ -83,43 +100,22 @@ func (s *split) complete() error {
 	return nil
 }
 
-func (s *split) add(r rule, resource string) {
+// addOwn adds a rule for the operator's own namespace. Jobs and claims there are those that inspect and wipe disks.
+func (s *split) addOwn(r rule, resource string) {
+	r.Resources = []string{resource}
+	if resource == "jobs" || resource == "persistentvolumeclaims" {
+		s.wipe = append(s.wipe, r)
+	} else {
+		s.election = append(s.election, r)
+	}
+}
+
+func (s *split) addEverywhere(r rule, resource string) {
 	r.Resources = []string{resource}
 	name, _, _ := strings.Cut(resource, "/")
 	switch {
-	case slices.Contains(r.APIGroups, "coordination.k8s.io"):
-		s.election = append(s.election, r)
-	case name == "events" && slices.Contains(r.APIGroups, ""): // only leader election writes core events
-		look, write := r.splitVerbs()
-		if len(look.Verbs) > 0 {
-			s.namespaced = append(s.namespaced, look)
-		}
-		if len(write.Verbs) > 0 {
-			s.election = append(s.election, write)
-		}
 	case slices.Contains(r.APIGroups, "cert-manager.io"):
 		s.certs = append(s.certs, r)
-	case name == "jobs":
-		s.wipe = append(s.wipe, r)
-	case name == "persistentvolumeclaims":
-		// The claims of stores are created by the StatefulSet controller. The operator itself creates and gets only the
-		// claims of Jobs that wipe disks.
-		others, own := r, r
-		others.Verbs, own.Verbs = nil, nil
-		for _, verb := range r.Verbs {
-			if verb == "create" || verb == "get" {
-				own.Verbs = append(own.Verbs, verb)
-			} else {
-				others.Verbs = append(others.Verbs, verb)
-			}
-			if verb == "delete" {
-				own.Verbs = append(own.Verbs, verb)
-			}
-		}
-		s.namespaced = append(s.namespaced, others)
-		if slices.Contains(own.Verbs, "create") {
-			s.wipe = append(s.wipe, own)
-		}
 	case !slices.Contains(clusterScoped, name):
 		s.namespaced = append(s.namespaced, r)
 	case name == "disksets":
@@ -168,6 +164,33 @@ next:
 	return merged
 }
 
+// parseRoles reads a ClusterRole, which must come first, and Roles. The Roles must be for the operator's own namespace,
+// because the chart knows no other one.
+func parseRoles(text string) (all roles, err error) {
+	for n, document := range strings.Split(strings.TrimPrefix(text, "---\n"), "\n---\n") {
+		var role struct {
+			Kind     string `json:"kind"`
+			Metadata struct {
+				Namespace string `json:"namespace"`
+			} `json:"metadata"`
+			Rules []rule `json:"rules"`
+		}
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			return roles{}, err
+		}
+		switch {
+		case n == 0 && role.Kind == "ClusterRole":
+			all.everywhere = role.Rules
+		case n > 0 && role.Kind == "Role" && role.Metadata.Namespace == ownNamespace:
+			all.own = append(all.own, role.Rules...)
+		default:
+			return roles{}, fmt.Errorf("want one ClusterRole and then Roles in namespace %s, found a %s in namespace %q",
+				ownNamespace, role.Kind, role.Metadata.Namespace)
+		}
+	}
+	return all, nil
+}
+
 // writeRules writes the rules of config/rbac/role.yaml as named templates.
 func writeRules(root string) error {
 	path := filepath.Join(root, "config", "rbac", "role.yaml")
@@ -175,19 +198,11 @@ func writeRules(root string) error {
 	if err != nil {
 		return err
 	}
-	var role struct {
-		Kind  string `json:"kind"`
-		Rules []rule `json:"rules"`
-	}
-	// The file must contain only the ClusterRole. A second document would be a Role for a single namespace, but the
-	// operator has no such Role.
-	if err := yaml.Unmarshal(data, &role); err != nil {
+	all, err := parseRoles(string(data))
+	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if role.Kind != "ClusterRole" || strings.Count(string(data), "\nkind: ") != 1 {
-		return fmt.Errorf("%s: want one ClusterRole and nothing else", path)
-	}
-	s, err := splitRules(role.Rules)
+	s, err := splitRules(all)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

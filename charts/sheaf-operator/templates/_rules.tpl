@@ -50,6 +50,14 @@
   - patch
   - watch
 - apiGroups:
+  - batch
+  resources:
+  - jobs
+  verbs:
+  - create
+  - delete
+  - get
+- apiGroups:
   - events.k8s.io
   resources:
   - events

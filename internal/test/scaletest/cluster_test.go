@@ -87,10 +87,10 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	if c.operator, err = server.User("sheaf-operator"); err != nil {
 		t.Fatal(err)
 	}
-	c.apply(ctx, t, filepath.Join(root, "config", "rbac", "role.yaml"))
 	rights := filepath.Join(server.Dir(), "rights.yaml")
 	must.OK(t, os.WriteFile(rights, []byte(readFile(t, "rights.yaml")), 0o600))
 	c.apply(ctx, t, rights)
+	c.apply(ctx, t, filepath.Join(root, "config", "rbac", "role.yaml"))
 	c.startPrograms(t)
 	t.Logf("the control plane has started: %.1f s", time.Since(began).Seconds())
 	began = time.Now()

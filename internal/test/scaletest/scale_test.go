@@ -95,7 +95,7 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	}
 	args = append([]string{"--shard-image=localhost/sheaf:scale", "--metrics-bind-address=" + metrics,
 		"--health-probe-bind-address=0",
-		"--operator-namespace=default", "--leader-election-namespace=default"}, args...)
+		"--operator-namespace=sheaf-system", "--leader-election-namespace=sheaf-system"}, args...)
 	cmd := c.start(t, program, []string{"KUBECONFIG=" + c.operator}, args...)
 	c.operates, c.said = cmd.Process.Pid, c.log(program)
 	return cmd
