@@ -362,8 +362,8 @@ e2e: build kube-tools $(TOOLS)/versitygw $(TOOLS)/grpcurl ## Run the e2e suite o
 
 # A failed scenario is repeated once. If the repetition passes, the scenario is printed as FLAKE.
 .PHONY: e2e-smoke
-e2e-smoke: build kube-tools $(TOOLS)/versitygw $(TOOLS)/grpcurl ## Run the e2e scenarios with the label smoke, two at a time (E2E_FOCUS as for e2e).
-	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' PROCS=2 LABELS=smoke FLAKE_ATTEMPTS=2 hack/e2e.sh
+e2e-smoke: build kube-tools $(TOOLS)/versitygw $(TOOLS)/grpcurl ## Run the e2e scenarios with the label smoke (E2E_FOCUS as for e2e).
+	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' LABELS=smoke FLAKE_ATTEMPTS=2 hack/e2e.sh
 
 ##@ Clean
 
