@@ -105,13 +105,24 @@ test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run the tests of test-a
 	SHEAF_API=all $(TEST_API)
 
 # RACE_NOT matches packages whose short tests start no goroutine, or whose goroutines take turns. RACE_SKIP matches
-# walks over damage, crashes and histories, each case of which runs in one goroutine, or only repeats what the other
-# tests of its package do at once. The soaks log and raft include them: RACE_SKIP='^$$'.
+# walks over damage, crashes and histories, each case of which runs in one goroutine, and tests that need 8 to 43
+# processor seconds under the detector to repeat what the other tests of their package do at once. The soaks log and
+# raft include them: RACE_SKIP='^$$'. By default, each program with the detector sleeps for a second before it exits.
 RACE_NOT := /(internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/storage/group/format)$$
-RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair|^TestPruningKeepsTheWindowAndThePoints$$|^TestALargeGroupIsRestored$$|^TestTheReaderAnswersWhatWasWritten$$|^TestAPowerCutAtEachStepOfARestore$$|^TestExplore$$|^TestDeletesBesideFailoversLoseNoPut$$
+RACE_WALKS := AtEveryOperation$$ ^TestRule[46]_ ^TestRule8_(Repair|Indexes|ACrash|TheVersion) ^TestTheWalksAgree ^TestInstallRefusesEveryBadByte$$ ^TestRepair \
+  ^TestPruningKeepsTheWindowAndThePoints$$ ^TestALargeGroupIsRestored$$ ^TestTheReaderAnswersWhatWasWritten$$ \
+  ^TestAPowerCutAtEachStepOfARestore$$ ^TestVerifyPassesWhatAPowerCutLeavesOfALog$$ ^TestRestartsLeaveNoFiles$$ \
+  ^TestAbsurdNumbersOfAGroup$$ ^TestChangesReportEveryLatestState$$ ^TestSnapshotsOfThePastEqualTheModel$$ \
+  ^TestHistoryAboveTheFloorEqualsTheModel$$ ^TestHintOfTheActiveSegment$$ ^TestStoreEqualsModelAfterPuts
+RACE_LONG := ^TestExplore$$ ^TestDeletesBesideFailoversLoseNoPut$$ ^TestAViewMovesWithItsGroups$$ \
+  ^TestEveryCopyAnswersForAView$$ ^TestTheOldestViewBreaks$$ ^TestTheLeadGoesToNoHangingDisk$$ \
+  ^TestSnapshotsMoveTheirMetrics$$ ^TestEveryMemberHoldsWhatIsNotArchived$$ ^TestADomainIsLostAtEachStepOfAMigration$$ \
+  ^TestAMoveFollowsItsTarget$$ ^TestAnArchiverFetchesAGroupAndItsBlobs$$
+EMPTY :=
+RACE_SKIP ?= $(subst $(EMPTY) $(EMPTY),|,$(strip $(RACE_WALKS) $(RACE_LONG)))
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, except those that measure.
-	GOGC=400 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
+	GOGC=400 GORACE=atexit_sleep_ms=0 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
 	  $(if $(CI),-count=1) $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/storage/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
 
 # The clients in examples/ run in their languages against a store whose shards and gateway are killed, and against a

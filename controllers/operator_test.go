@@ -78,7 +78,7 @@ func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 		Groups: groups, Image: "sheaf:1"}
 	p.pools = &shardpool.Reconciler{Client: c, Live: mgr.GetAPIReader(), Recorder: recorder, Shards: p.play,
 		Groups: groups, Image: "sheaf:1"}
-	disks := &diskset.Reconciler{Client: c, Events: recorder}
+	disks := &diskset.Reconciler{Client: c, Events: recorder, Namespace: p.Namespace}
 	backups := &recordarchive.BackupReconciler{Client: c, Recorder: recorder, Named: &recordarchive.NamedPoints{}}
 	Expect(errors.Join(p.r.SetupWithManager(mgr), p.pools.SetupWithManager(mgr), disks.SetupWithManager(mgr),
 		backups.SetupWithManager(mgr))).To(Succeed())
@@ -157,7 +157,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 			}
 			usedRights.mu.Lock()
 			defer usedRights.mu.Unlock()
-			return usedRights.used[right{"events.k8s.io", "events", "patch"}]
+			return usedRights.usedOwn[right{"events.k8s.io", "events", "patch"}]
 		}).Should(BeTrue())
 
 		By("deleting all of it")

@@ -41,9 +41,8 @@ soak_raft() {
   step "tests of replicas, shards and placement" suite ./internal/test/sim/... ./internal/consensus/replica/... ./internal/shard/... ./internal/consensus/peer/... \
     ./internal/placement/... ./internal/consensus/move/... ./internal/test/clienttest ./internal/shard/quota/... ./internal/security/access/... ./internal/archive/...
   step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/test/sim ./internal/test/vfstest'
-  step "whole shards under the race detector" make race RACE_SKIP='^$$' FOCUS='^Test(Explore|DeletesBesideFailoversLoseNoPut)$$' PKG=./internal/shard
+  step "whole shards and stores under the race detector" make race RACE_SKIP='^$$' PKG='./internal/shard ./internal/test/storetest'
   step "walks of archives under the race detector" make race RACE_SKIP='^$$' PKG='./internal/archive/archiver ./internal/archive/prune ./internal/archive/restore'
-  step "power cuts of a restore under the race detector" make race RACE_SKIP='^$$' FOCUS='^TestAPowerCutAtEachStepOfARestore$$' PKG=./internal/shard
 }
 
 soak_proc() {
