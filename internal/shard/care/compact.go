@@ -106,7 +106,7 @@ const (
 func New(opts Options) *Compactor {
 	c := &Compactor{
 		Options: opts, metrics: newMetrics(), woken: make(chan struct{}, 1),
-		reported: &reportedWeights{etcd: opts.Etcd, fresh: opts.WeightsFresh, shards: map[string]reportedWeight{}},
+		reported: newReportedWeights(opts.Etcd, opts.WeightsFresh),
 		progress: make(chan struct{}),
 	}
 	c.History = newHolds(c.reported, opts.Views)

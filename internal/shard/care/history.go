@@ -6,9 +6,11 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -28,6 +30,15 @@ import (
 // holdPart is a divisor: all holds together keep at most the size of the volume divided by holdPart (5 %), unless
 // Compaction.HoldBytesMax is set.
 const holdPart = 20
+
+// Copy is the copy of a group that a shard serves, as far as its hold is concerned. It is a *replicas.Served, or a
+// replica of the simulation.
+type Copy interface {
+	UUID() uuid.UUID // of the group
+	Log() *group.Log
+	Replica() *replica.Replica
+	Leads(m replica.Members) bool // whether the copy is the leader of m
+}
 
 // Holds records the holds of the groups on this shard, in memory only. It is safe for concurrent use.
 type Holds struct {
@@ -69,6 +80,11 @@ func (h *hold) index() (at uint64, on bool) {
 	return at, on
 }
 
+// NewHolds creates a Holds, which knows nothing yet. It uses what leaders have reported to etcd for the time fresh.
+func NewHolds(etcd Etcd, fresh time.Duration, views Views) *Holds {
+	return newHolds(newReportedWeights(etcd, fresh), views)
+}
+
 func newHolds(reported *reportedWeights, views Views) *Holds {
 	return &Holds{reported: reported, groups: map[uuid.UUID]*hold{}, views: views.HoldOf}
 }
@@ -83,13 +99,13 @@ func (h *Holds) of(id uuid.UUID) *hold {
 
 // Take records that an archiver has archived a group that this shard leads, up to an index, and makes the log obey the
 // resulting hold. The value of call identifies the archiver's call.
-func (h *Holds) Take(call any, sv *replicas.Served, index uint64) {
+func (h *Holds) Take(call any, sv Copy, index uint64) {
 	h.change(sv, func(one *hold) { one.callers[call] = index })
 }
 
 // Begin records that an archiver is about to make its first copy of a group, as of an index. If the group has no hold
 // yet, that index becomes its hold.
-func (h *Holds) Begin(sv *replicas.Served, index uint64) {
+func (h *Holds) Begin(sv Copy, index uint64) {
 	h.change(sv, func(one *hold) {
 		if _, on := one.index(); !on {
 			one.last, one.known = index, true
@@ -98,7 +114,7 @@ func (h *Holds) Begin(sv *replicas.Served, index uint64) {
 }
 
 // change updates the hold of a group by calling do, and makes the log obey it.
-func (h *Holds) change(sv *replicas.Served, do func(*hold)) {
+func (h *Holds) change(sv Copy, do func(*hold)) {
 	h.mu.Lock()
 	one := h.of(sv.UUID())
 	do(one)
@@ -112,7 +128,7 @@ func (h *Holds) change(sv *replicas.Served, do func(*hold)) {
 
 // set makes a log obey its hold. The arguments are the hold of the group's archive. The caller holds mu, so that no
 // older knowledge replaces a newer one.
-func (h *Holds) set(sv *replicas.Served, at uint64, on bool) {
+func (h *Holds) set(sv Copy, at uint64, on bool) {
 	viewed, needed, known := h.views(sv.UUID())
 	if !known { // the log keeps what it has: it is not known how much of it a view needs
 		viewed, needed = ofLog(sv.Log())
@@ -125,12 +141,18 @@ func (h *Holds) set(sv *replicas.Served, at uint64, on bool) {
 
 // View makes the log of a group obey its views, and returns the history floor. When it returns, no compaction raises
 // the floor above the hold, unless it ignores holds.
-func (h *Holds) View(ctx context.Context, sv *replicas.Served, state placement.Group) (floor uint64, err error) {
+func (h *Holds) View(ctx context.Context, sv Copy, state placement.Group) (floor uint64, err error) {
+	h.Obey(ctx, sv, state)
+	return sv.Log().SettleHistory()
+}
+
+// Obey makes the log of a group obey the hold that is known now. Each compaction is preceded by it. To learn of the
+// hold, Obey may read from etcd what leaders have reported.
+func (h *Holds) Obey(ctx context.Context, sv Copy, state placement.Group) {
 	at, on := h.Of(ctx, sv, state)
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.set(sv, at, on)
-	h.mu.Unlock()
-	return sv.Log().SettleHistory()
 }
 
 // Leave records that an archiver's call has ended. If no other call follows a group, the last position that this call
@@ -158,9 +180,9 @@ var ErrLeaderHolds = errors.New("the group's leader has not reported yet that th
 // End ends the hold of a group, because nobody archives the store any more. It reports whether there was a hold. The
 // leader ends its hold first. Another member waits until etcd shows that the leader has no hold, because it would
 // otherwise learn the hold again. End returns ErrFollowed, ErrLeaderHolds, or the error of the log.
-func (h *Holds) End(ctx context.Context, sv *replicas.Served, state placement.Group) (ended bool, err error) {
+func (h *Holds) End(ctx context.Context, sv Copy, state placement.Group) (ended bool, err error) {
 	m := sv.Replica().Members()
-	if leads := m.LeaderID == sv.RaftID; !leads {
+	if !sv.Leads(m) {
 		weights, known := h.reported.again(ctx, state.Leader)
 		if w := weights[state.Name]; !known || w.UUID != state.UUID || w.Holds {
 			return false, ErrLeaderHolds
@@ -199,8 +221,8 @@ func (h *Holds) forget(r *replicas.Routes) {
 
 // Of returns the hold of a group's archive, on a shard that serves the group. It returns false if there is none. To
 // learn of it, Of may read from etcd what leaders have reported.
-func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Group) (at uint64, on bool) {
-	if m := sv.Replica().Members(); m.LeaderID == sv.RaftID {
+func (h *Holds) Of(ctx context.Context, sv Copy, state placement.Group) (at uint64, on bool) {
+	if m := sv.Replica().Members(); sv.Leads(m) {
 		return h.ofLeader(ctx, sv, m.Term, state)
 	}
 	told := h.reported.weightOf(ctx, state)
@@ -218,7 +240,7 @@ func (h *Holds) Of(ctx context.Context, sv *replicas.Served, state placement.Gro
 
 // unknown returns the hold of an archive of which no position is known. If reported is true, the present leader has
 // reported that there is no archive.
-func (h *hold) unknown(sv *replicas.Served, reported bool) (at uint64, on bool) {
+func (h *hold) unknown(sv Copy, reported bool) (at uint64, on bool) {
 	at, on = ofLog(sv.Log())
 	if h.none = h.none || reported || !on; h.none {
 		return 0, false
@@ -229,7 +251,7 @@ func (h *hold) unknown(sv *replicas.Served, reported bool) (at uint64, on bool) 
 // ofLeader does the same as Of on the group's leader. A leader to which no archiver has given a position uses the
 // hold that the previous leader last reported. It looks for that report only once in each term, because most stores
 // have no archive.
-func (h *Holds) ofLeader(ctx context.Context, sv *replicas.Served, term uint64,
+func (h *Holds) ofLeader(ctx context.Context, sv Copy, term uint64,
 	state placement.Group) (at uint64, on bool) {
 	h.mu.Lock()
 	one := h.of(sv.UUID())
@@ -278,10 +300,7 @@ func (c *Compactor) hold(sv *replicas.Served) {
 	if !ok {
 		return // nothing is known about the group, so the log keeps its current hold
 	}
-	at, on := c.History.Of(c.Context, sv, state.Group)
-	c.History.mu.Lock()
-	defer c.History.mu.Unlock()
-	c.History.set(sv, at, on)
+	c.History.Obey(c.Context, sv, state.Group)
 }
 
 // holdBytesMax returns how many bytes the holds of all groups may keep. It returns false if there is no limit, because

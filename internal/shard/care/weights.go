@@ -19,6 +19,10 @@ type reportedWeights struct {
 	silent time.Time // etcd did not respond, and is not queried again before this time
 }
 
+func newReportedWeights(etcd Etcd, fresh time.Duration) *reportedWeights {
+	return &reportedWeights{etcd: etcd, fresh: fresh, shards: map[string]reportedWeight{}}
+}
+
 type reportedWeight struct {
 	at      time.Time
 	weights map[string]registry.Weight

@@ -97,6 +97,9 @@ func (sv *Served) Log() *group.Log { return sv.log }
 // Replica implements serve.Group.
 func (sv *Served) Replica() *replica.Replica { return sv.node }
 
+// Leads reports whether this replica is the leader of m.
+func (sv *Served) Leads(m replica.Members) bool { return m.LeaderID == sv.RaftID }
+
 // Tenant implements serve.Group.
 func (sv *Served) Tenant() *quota.Tenant {
 	t := sv.Quota.Tenant()
