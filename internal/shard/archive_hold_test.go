@@ -14,6 +14,7 @@ import (
 	archivev1 "sheaf.dev/sheaf/api/sheaf/archive/v1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/replicas"
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
@@ -149,6 +150,43 @@ func TestTheNextLeaderGoesOnWithTheHold(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		c.kill(c.leaderOf("0"))
 		if at, on := holds(c.leaderOf("0")); !on || at != position {
+			t.Errorf("the next leader holds from %d on (%v), and %d is archived", at, on, position)
+		}
+	})
+}
+
+// What a shard has reported of a group's archive remains in etcd when it reports other groups only, also after a
+// restart: the next leader may not have read it yet, and would otherwise give up the history.
+func TestAReportOfAHoldOutlivesTheLead(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc)
+		c.settled(abc...)
+		served := func(name string) *replicas.Served { return c.shards[name].shard.replicas.Routes().ByName["0"].Served() }
+		for _, name := range abc { // each of them has no archive, as far as it knows now
+			c.shards[name].shard.compactor.History.Of(t.Context(), served(name), c.registry.now().Groups["0"])
+		}
+		a := newArchiver(c)
+		for range 3 {
+			a.round()
+		}
+		position, old := a.of("0").through, c.leaderOf("0")
+		time.Sleep(time.Minute)
+		c.kill(old)
+		next := c.leaderOf("0")
+		c.restart(old)
+		c.eventually("the former leader serves its copy", func() bool {
+			g := c.shards[old].shard.replicas.Routes().ByName["0"]
+			return g != nil && g.Served() != nil
+		})
+		s := c.shards[old].shard
+		again := &reporter{cfg: &s.cfg, holds: s.compactor.History}
+		weights, err := again.leaders(t.Context(), s.replicas.Routes())
+		if w := weights["0"]; err != nil || !w.Holds || w.Hold != position {
+			t.Errorf("shard %s does not repeat the hold at %d, which it has reported: %+v, %v", old, position, w, err)
+		}
+		state := c.registry.now().Groups["0"]
+		if at, on := c.shards[next].shard.compactor.History.Of(t.Context(), served(next), state); !on || at != position {
 			t.Errorf("the next leader holds from %d on (%v), and %d is archived", at, on, position)
 		}
 	})

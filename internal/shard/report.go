@@ -35,6 +35,7 @@ type reporter struct {
 	holds       *care.Holds
 
 	reported map[string]registry.Weight
+	last     map[string]registry.Weight // what etcd has of this shard; nil if that is not known yet
 	at       time.Time
 	base     uint64 // EpochBase of the etcd to which the last report was written
 }
@@ -59,18 +60,27 @@ func (p *reporter) run(ctx context.Context) {
 
 // leaders corrects the group keys in etcd that do not name this shard as the leader although it leads the group, or
 // that name it although it does not. It returns the weights of the groups that this shard must report: the groups
-// that it leads, and the groups whose only copy is on this shard.
+// that it leads, the groups whose only copy is on this shard, and those whose last report must remain (care.Remains).
 func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map[string]registry.Weight, err error) {
 	weights = map[string]registry.Weight{}
+	if err := p.learnLast(ctx); err != nil {
+		return nil, err
+	}
 	for name, g := range r.ByName {
 		sv := g.Served()
 		state, ok := r.View.Groups[name]
 		if sv == nil || !ok || len(state.Members) == 0 || ctx.Err() != nil {
+			if last := p.last[name]; last.UUID == g.UUID && last.Term > 0 {
+				weights[name] = last // the group is still being loaded
+			}
 			continue
 		}
 		leads := sv.Replica().Status().Leader
-		if len(state.Members) > 1 && !leads {
-			continue // the leader reports the group
+		if len(state.Members) > 1 && !leads { // the leader reports the group
+			if last := p.last[name]; care.Remains(sv, last) {
+				weights[name] = last
+			}
+			continue
 		}
 		stats, next := sv.Log().Stats(), state
 		weight := registry.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
@@ -96,6 +106,19 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 		}
 	}
 	return weights, nil
+}
+
+// learnLast reads from etcd what an earlier process of this shard has reported.
+func (p *reporter) learnLast(ctx context.Context) (err error) {
+	if p.last != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, etcdTime)
+	defer cancel()
+	if p.last, err = p.cfg.Placement.Weights(ctx, p.cfg.Name); err == nil && p.last == nil {
+		p.last = map[string]registry.Weight{}
+	}
+	return err
 }
 
 func (p *reporter) report(ctx context.Context, state placement.Group) error {
@@ -126,7 +149,7 @@ func (p *reporter) weigh(ctx context.Context, r *replicas.Routes, weights map[st
 	if err := p.cfg.Placement.PutWeights(ctx, p.cfg.Name, weights); err != nil {
 		return err
 	}
-	p.reported, p.at = weights, time.Now()
+	p.reported, p.last, p.at = weights, weights, time.Now()
 	return nil
 }
 

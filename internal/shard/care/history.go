@@ -63,9 +63,11 @@ type hold struct {
 	// term is the last term in which this replica, as the group's leader, looked up the holds that were last reported
 	// by all members.
 	term uint64
-	// none means that the group has no archive, as far as known: the last report of a leader says so, or the log has never
-	// had a hold. Without it, a log with a history floor counts as archived, because unknown is not none.
-	none bool
+	// none means that the group has no archive in the term noneIn, as far as known: a leader's report says so, or the log
+	// had no hold then. Without it, a log with a history floor counts as archived, because unknown is not none. It says
+	// nothing of later terms, because an archive may have begun while another member led.
+	none   bool
+	noneIn uint64
 }
 
 // index returns the index of the hold. It returns false if the group has no hold.
@@ -197,7 +199,8 @@ func (h *Holds) End(ctx context.Context, sv Copy, state placement.Group) (ended 
 	_, ended = sv.Log().HistoryFloor()
 	ended = ended || one.known
 	// A leader must not learn from etcd what it has reported itself.
-	one.last, one.known, one.term, one.none = 0, false, m.Term, true
+	one.last, one.known, one.term = 0, false, m.Term
+	one.none, one.noneIn = true, m.Term
 	h.mu.Unlock()
 	if _, viewed, known := h.views(sv.UUID()); viewed || !known {
 		h.mu.Lock()
@@ -235,14 +238,16 @@ func (h *Holds) Of(ctx context.Context, sv Copy, state placement.Group) (at uint
 	if one.known {
 		return one.last, true
 	}
-	return one.unknown(sv, told.Term > 0 && told.Term == sv.Replica().Members().Term)
+	term := sv.Replica().Members().Term
+	return one.unknown(sv, term, told.Term > 0 && told.Term == term)
 }
 
-// unknown returns the hold of an archive of which no position is known. If reported is true, the present leader has
-// reported that there is no archive.
-func (h *hold) unknown(sv Copy, reported bool) (at uint64, on bool) {
+// unknown returns the hold of an archive of which no position is known. If reported is true, the newest report of a
+// leader says that there is no archive. The argument term is the present term.
+func (h *hold) unknown(sv Copy, term uint64, reported bool) (at uint64, on bool) {
 	at, on = ofLog(sv.Log())
-	if h.none = h.none || reported || !on; h.none {
+	if h.none = h.none && h.noneIn == term || reported || !on; h.none {
+		h.noneIn = term
 		return 0, false
 	}
 	return at, on
@@ -258,20 +263,17 @@ func (h *Holds) ofLeader(ctx context.Context, sv Copy, term uint64,
 	at, on = one.index()
 	asked := one.term == term
 	if !on && asked {
-		at, on = one.unknown(sv, false)
+		at, on = one.unknown(sv, term, false)
 	}
 	h.mu.Unlock()
 	if on || asked {
 		return at, on
 	}
-	found, newest, complete := registry.Weight{}, registry.Weight{}, true
+	newest, complete := registry.Weight{}, true
 	for _, member := range state.Members {
 		weights, known := h.reported.weightsOf(ctx, member.Shard)
 		complete = complete && known
-		if w := weights[state.Name]; w.UUID == state.UUID && w.Holds && w.Hold >= found.Hold {
-			found = w
-		}
-		if w := weights[state.Name]; w.UUID == state.UUID && w.Term >= newest.Term {
+		if w := weights[state.Name]; w.UUID == state.UUID && isNewer(w, newest) {
 			newest = w
 		}
 	}
@@ -280,13 +282,29 @@ func (h *Holds) ofLeader(ctx context.Context, sv Copy, term uint64,
 	if complete {
 		one.term = term
 	}
-	if !one.known && found.Holds {
-		one.last, one.known = found.Hold, true
+	if !one.known && newest.Holds {
+		one.last, one.known = newest.Hold, true
 	}
 	if at, on = one.index(); on {
 		return at, true
 	}
-	return one.unknown(sv, complete && newest.Term > 0)
+	return one.unknown(sv, term, complete && newest.Term > 0)
+}
+
+// isNewer reports whether a report about a group was made later than another one, as far as that can be told. Of two
+// reports of one term, or if an older version of Sheaf made one of them, the one with a hold counts as the later one.
+func isNewer(w, other registry.Weight) bool {
+	if w.Term == other.Term || w.Term == 0 || other.Term == 0 && other.Holds {
+		return w.Holds && (!other.Holds || w.Hold > other.Hold)
+	}
+	return w.Term > other.Term
+}
+
+// Remains reports whether a shard must repeat its last report about a group that it no longer leads. The next leader
+// may not have read that report yet, and no other one tells it whether the group has an archive.
+func Remains(sv Copy, last registry.Weight) bool {
+	_, held := sv.Log().HistoryFloor()
+	return held && last.UUID == sv.UUID() && last.Term > 0
 }
 
 // ofLog returns the hold of a log while nothing is known about its archive, for example if etcd has not responded
