@@ -31,6 +31,15 @@
 // still be read, but it is not on the disk. A replica then either continues in a new segment or fails. After a failure
 // its process starts again, either with the page cache of the machine or after a power cut.
 //
+// In every second run, copies keep history, as ADR 59 and ADR 66 describe. An archiver follows the group, lags, ends
+// and begins again. Views are opened, stay open over the faults, and are closed or given up. What a copy holds is
+// decided by the code of shards. At random times, any copy is read as of an index that it has applied, in a scan and in
+// gets. The result must equal what was there at that index. A copy may refuse because its history floor is above the
+// index, but not if it has promised to keep the history. The copies that held a view before its index was chosen have
+// promised that, as have those that know the archiver's position, and every copy that was installed from one of them.
+// A promise ends when the copy gives up history for want of space, or is repaired. What the archiver has read must
+// equal what was there at each index from its last hole on.
+//
 // The seed determines the faults and the calls. It does not determine the order in which goroutines run, or Raft's own
 // random numbers. A goroutine must never sleep while it holds a lock, because the virtual time of the bubble would then
 // stop.

@@ -103,6 +103,7 @@ func (w *world) converge() {
 		return
 	}
 	w.compare(last)
+	w.compareViews()
 }
 
 // compare reads every record through every member. The result of each read must match the newest entry for the record.

@@ -25,6 +25,7 @@ type ledger struct {
 	blobs    map[uuid.UUID]uint64 // maps each blob to its data's hash
 	nothing  map[[16]byte]bool    // ids of requests that were answered and wrote nothing
 	churned  map[write]bool       // writes without a request id
+	last     uint64               // greatest index of an acknowledged write
 	members  map[uint64]bool      // Raft id of every member that the group has ever had
 
 	firstConf *raftpb.ConfState
@@ -204,7 +205,15 @@ func (l *ledger) checkAcknowledged(request [16]byte, index uint64) string {
 	case at != index:
 		return fmt.Sprintf("acknowledged as index %d, applied at index %d", index, at)
 	}
+	l.last = max(l.last, index)
 	return ""
+}
+
+// lastAcknowledged returns the greatest index of a write that was acknowledged.
+func (l *ledger) lastAcknowledged() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
 }
 
 // recordDeclined records that a request was answered and has written nothing.

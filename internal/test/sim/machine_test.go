@@ -47,12 +47,16 @@ type machine struct {
 	rots       []rot            // bad bytes on the disk
 	rotted     bool             // whether segments or blobs on this disk ever had bad bytes
 	hostile    *unreadableBlock // fault that the next start will encounter; nil if none
+	lineage    int              // changes when the history of the copy may become incomplete, although it is held
+	installed  *vfstest.Mem     // disk whose copy was installed from another one, or nil
 	kept       keptWrites       // writes that the neighbours on the disk have acknowledged
 }
 
 // insert replaces the disk. The caller holds world.mu.
 func (m *machine) insert(disk *vfstest.Mem) {
 	m.disk, m.rots, m.rotted, m.rolledBack, m.kept = disk, nil, false, uuid.UUID{}, keptWrites{}
+	m.lineage++
+	m.installed = nil
 }
 
 // reserve reserves a disk for the caller. It returns false if another goroutine is using the disk. The caller holds
@@ -88,6 +92,7 @@ type process struct {
 	orderly    bool            // whether the process was asked to stop, as opposed to being killed
 	// writesFailed is true once a write or sync of the process has failed.
 	writesFailed atomic.Bool
+	keeper       *keeper      // nil if nothing keeps history in this run
 	full         atomic.Int32 // number of active faults that make the disk full
 	// informedAt is the arrival time of the last scheduled notice about another member's shard. It is guarded by
 	// world.mu.
@@ -101,7 +106,7 @@ func (m *machine) options(disk vfs.FS) group.Options {
 	}
 	return group.Options{
 		FS: disk, Dir: groupDir, Identity: identity, SegmentBytes: 8 << 10, Residency: residency,
-		Now: m.now, Off: m.world.cfg.off,
+		Now: m.logNow, Off: m.world.cfg.off,
 	}
 }
 
@@ -280,6 +285,7 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	}
 	hard, conf, _ := log.InitialState()
 	last, _ := log.LastIndex()
+	p.keepHistory()
 	w.trace("%v starts replica %x: applied %d, last %d, hard state %v, membership %v of %d, report %+v", m, file.RaftID,
 		log.AppliedIndex(), last, hard, conf, log.ConfIndex(), report)
 	return p
@@ -332,6 +338,9 @@ func (p *process) beforeSync() {
 
 // halt stops those parts of a process that still run after it was killed.
 func (p *process) halt() {
+	if p.keeper != nil {
+		p.keeper.end()
+	}
 	p.committer.Close()
 	if p.journal != nil {
 		if _, err := p.journal.Close(); err != nil && !p.disk.Crashed() && !p.writesFailed.Load() {
@@ -534,7 +543,11 @@ func (w *world) copySource(m *machine, from uint64) *process {
 
 // copyState copies the state of another process to the disk.
 func (m *machine) copyState(disk *vfstest.Mem, file format.ReplicaFile, source *process) error {
-	ctx := m.world.ctx
+	w, ctx := m.world, m.world.ctx
+	w.mu.Lock()
+	kept, archive := w.promisesOf(source)
+	m.lineage++
+	w.mu.Unlock()
 	export, err := source.log.Export(ctx)
 	if err != nil {
 		return err
@@ -546,13 +559,17 @@ func (m *machine) copyState(disk *vfstest.Mem, file format.ReplicaFile, source *
 	}
 	for missing := install.Missing(); len(missing) > 0; missing = install.Missing() {
 		for _, f := range missing {
-			m.world.sleep(time.Millisecond)
+			w.sleep(time.Millisecond)
 			if err := copyFile(export, install, f); err != nil {
 				return err
 			}
 		}
 	}
-	return install.Finish(ctx)
+	if err := install.Finish(ctx); err != nil {
+		return err
+	}
+	m.inherit(source, kept, archive)
+	return nil
 }
 
 func copyFile(export *group.Export, install *transfer.Install, f transfer.File) error {

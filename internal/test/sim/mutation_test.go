@@ -2,6 +2,7 @@ package sim
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,24 @@ var safetyRules = []safetyRule{
 		tweak: journaled, oracles: append([]oracle{oracleDisk}, lossOracles...)},
 	{name: "a repair comes from one that has applied as much", mutation: mutateRepair, faults: rotFaults,
 		tweak: manyRecords, oracles: []oracle{oracleKept, oracleAgree}},
+	{name: "a leader obeys the hold", mutation: mutateLeaderHold, faults: historyFaults, tweak: viewed,
+		oracles: []oracle{oracleHeld}},
+	{name: "members obey the hold", mutation: mutateMemberHold, faults: historyFaults, tweak: viewed,
+		oracles: []oracle{oracleHeld}},
+	{name: "an installed copy obeys the hold", mutation: mutateInstalledHold, faults: moveFaults, tweak: viewed,
+		oracles: []oracle{oracleHeld}},
+	{name: "the hold is the least one of all views", mutation: mutateLeast, faults: historyFaults, tweak: viewed,
+		oracles: []oracle{oracleHeld}},
+	{name: "the index of a view is chosen when a majority holds", mutation: mutateIndex, faults: historyFaults,
+		tweak: viewed, oracles: []oracle{oracleHeld}},
+	{name: "the index of a view is chosen behind a read barrier of the leader", mutation: mutateBarrier,
+		faults: partitionFaults, tweak: viewed, oracles: []oracle{oraclePast}},
+	{name: "members hold what the leader reports", mutation: mutateReports, faults: historyFaults, tweak: archived,
+		oracles: []oracle{oracleHeld}},
+	{name: "the report of a hold outlives the lead", mutation: mutateReport, faults: historyFaults, tweak: forsaken,
+		oracles: []oracle{oracleHeld}},
+	{name: "a hold that is not known yet holds everything", mutation: mutateUnknown, faults: historyFaults,
+		tweak: viewed, oracles: []oracle{oracleHeld}},
 }
 
 // These are the oracles that may report a missing rule.
@@ -105,9 +124,11 @@ var (
 	silenceFaults   = map[string]int{"told late of a silence": 1}
 	rotFaults       = map[string]int{"bytes rot": 20, "bytes rot at the worst moment": 10, "partition": 12,
 		"network healed": 6, "crash": 4}
-	tailFaults = map[string]int{"bytes rot at the worst moment": 10, "network healed": 6, "crash": 1}
-	readFaults = map[string]int{"reads fail at the worst moment": 10, "network healed": 6, "crash": 1}
-	lateFaults = map[string]int{"network bad": 10, "lead handed over": 1}
+	tailFaults    = map[string]int{"bytes rot at the worst moment": 10, "network healed": 6, "crash": 1}
+	readFaults    = map[string]int{"reads fail at the worst moment": 10, "network healed": 6, "crash": 1}
+	lateFaults    = map[string]int{"network bad": 10, "lead handed over": 1}
+	historyFaults = map[string]int{"crash": 5, "orderly restart": 5, "lead handed over": 4, "etcd silent": 4}
+	moveFaults    = map[string]int{"members changed": 10, "volume lost": 5, "crash": 1}
 )
 
 // fewRecords configures many calls on few records. If two processes lead at the same time, a write through one of them
@@ -118,6 +139,17 @@ func fewRecords(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millise
 func manyDeletes(c *config) { c.keys, c.clients, c.pause = 3, 6, 40*time.Millisecond }
 
 func journaled(c *config) { c.journal = 8 << 10 }
+
+// viewed configures views, and few calls besides the writes without request ids.
+func viewed(c *config) {
+	c.history, c.clients, c.pause = historyConfig{views: 3}, 2, 40*time.Millisecond
+}
+
+// archived does the same with an archiver.
+func archived(c *config) { viewed(c); c.history = historyConfig{archive: true} }
+
+// forsaken configures an archiver that is mostly away, so that members depend on what leaders have reported.
+func forsaken(c *config) { archived(c); c.history.away = true }
 
 // manyRecords configures many records and frequent scrubs, so that bad bytes are found soon.
 func manyRecords(c *config) { c.keys, c.scrub = 30, 500*time.Millisecond }
@@ -238,7 +270,7 @@ func TestEveryRuleHolds(t *testing.T) {
 			t.Parallel()
 			for seed := first; seed < first+seeds; seed++ {
 				if r := rule.run(t, seed, true); len(r.violations) > 0 {
-					t.Fatalf("seed %d, faults %v: %v", seed, r.fired, r.violations)
+					t.Fatalf("seed %d, faults %v: %v\n%s", seed, r.fired, r.violations, strings.Join(r.events, "\n"))
 				}
 			}
 		})

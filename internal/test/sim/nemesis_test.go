@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
@@ -229,14 +228,7 @@ func (w *world) compact(_ *operator, r *rand.Rand) bool {
 		return false
 	}
 	p := all[r.IntN(len(all))]
-	w.wait.Go(func() {
-		p.log.SetTombstoneLimit(w.appliedByAll())
-		defer w.misread(p)()
-		report, err := p.log.Compact(w.ctx, group.CompactOptions{All: true})
-		if err == nil && report.EntriesDropped > 0 {
-			w.fire("compaction dropped entries")
-		}
-	})
+	w.wait.Go(func() { w.compactOne(p) })
 	return true
 }
 

@@ -15,6 +15,8 @@ const (
 	oracleDisk    oracle = "disks are as the log says, but where bytes rot"
 	oracleDamaged oracle = "who knew that it is damaged does not come to lead"
 	oracleRepair  oracle = "what is damaged can be repaired"
+	oraclePast    oracle = "a read as of an index gives what was there then"
+	oracleHeld    oracle = "what is held can be read"
 	oracleEnd     oracle = "a healed group comes to an end"
 )
 

@@ -44,4 +44,13 @@ var pins = map[string][]uint64{
 	"what the journal holds is written after a power cut":                   {1, 2, 3},
 	"the journal's room is free when the segments are synced":               {1, 2, 3},
 	"a repair comes from one that has applied as much":                      {2, 10},
+	"a leader obeys the hold":                                               {1, 3, 4},
+	"members obey the hold":                                                 {1, 3, 4},
+	"an installed copy obeys the hold":                                      {1, 2, 3},
+	"the hold is the least one of all views":                                {1, 3, 4},
+	"the index of a view is chosen when a majority holds":                   {3},
+	"the index of a view is chosen behind a read barrier of the leader":     {2, 3, 4},
+	"members hold what the leader reports":                                  {4, 9, 10},
+	"the report of a hold outlives the lead":                                {21, 41, 49},
+	"a hold that is not known yet holds everything":                         {1, 4, 9},
 }

@@ -91,7 +91,9 @@ func (w *world) repair(p *process, r *rand.Rand) {
 		if err != nil {
 			break
 		}
+		w.breakPromises(p)
 		err = p.log.RepairFrom(w.ctx, repair, repairSource{p, source, r})
+		w.breakPromises(p)
 		w.trace("%v: repair of %s, indexes %v, from %v: %v; there was %v", p.machine, repair.File, repair.Ranges,
 			source.machine, err, p.log.Stats().Damages)
 		if err == nil {

@@ -23,6 +23,9 @@ func defaultConfig(seed uint64) config {
 		lossOdds: 0.1, lateOdds: 0.02, lateMax: 6 * time.Second, quiet: seed%2 == 0, resident: seed%3 == 0,
 		journal: []int64{0, 8 << 10, 32 << 10, 1 << 20}[seed/2%4],
 	}
+	if seed/3%2 == 1 {
+		c.history = historyConfig{archive: seed%5 > 0, views: 3, shortage: seed%4 == 0}
+	}
 	switch {
 	case seed%10 == 9:
 		c.machines, c.copies = 7, 5
@@ -153,6 +156,9 @@ func requiredEvents() map[string]bool {
 	}
 	for _, f := range faults {
 		must[f.name] = true
+	}
+	for _, event := range historyEvents {
+		must[event] = true
 	}
 	for _, kind := range smallKinds {
 		must["rot in a "+kind], must["rot in a "+kind+" found by scrub"] = true, true

@@ -37,6 +37,7 @@ type config struct {
 	lossOdds float64 // probability that a message is lost while the network is bad
 	lateOdds float64 // probability that a message arrives long after later ones
 	lateMax  time.Duration
+	history  historyConfig // what copies keep history for
 }
 
 // mutation names a safety rule that is switched off in the code of the simulation, not in that of the product.
@@ -52,10 +53,19 @@ const (
 	mutateTail              // damage below the synced mark is treated as a torn write
 	// Damage is repaired from any replica, even from one that has applied less than the damaged one.
 	mutateRepair
-	mutateCopy    // a copy of a volume continues under its Raft id
-	mutateJournal // the content of the journal is not written to the segments after a power cut
-	mutateRead    // unreadable data at the end of the log is treated as a torn write
-	mutateDoubt   // an unreadable record of the journal is ignored, as if it had held nothing
+	mutateCopy          // a copy of a volume continues under its Raft id
+	mutateJournal       // the content of the journal is not written to the segments after a power cut
+	mutateRead          // unreadable data at the end of the log is treated as a torn write
+	mutateLeaderHold    // leaders compact as if nothing were held
+	mutateMemberHold    // members that do not lead compact as if nothing were held
+	mutateInstalledHold // copies that were installed compact as if nothing were held
+	mutateLeast         // the hold of several views is that of the greatest index
+	mutateIndex         // the index of a view is chosen before its history is held
+	mutateBarrier       // the index of a view is chosen at any copy, without a read barrier
+	mutateReports       // members do not read what leaders report about the archive
+	mutateReport        // what a leader has reported about the archive goes when it no longer leads
+	mutateUnknown       // a copy that was just loaded holds nothing until it hears of a hold
+	mutateDoubt         // an unreadable record of the journal is ignored, as if it had held nothing
 )
 
 // world is the state of a run. Everything happens in one bubble of testing/synctest.
@@ -92,7 +102,10 @@ type world struct {
 	fired       map[string]int
 	violations  []violation
 	history     []operation
-	members     map[uint64]bool // members when the run ended
+	etcd        *etcd                   // views and reports of leaders
+	open        map[uuid.UUID]*openView // open views, and those that are being ended
+	archive     *archive                // the archive that follows the group, or nil
+	members     map[uint64]bool         // members when the run ended
 }
 
 // result is the result of a run.
@@ -136,7 +149,7 @@ func newWorld(seed uint64, cfg config) *world {
 		volumes: map[uuid.UUID]placement.VolumeRecord{},
 	}
 	w.begun, w.tracing = time.Now(), os.Getenv("SHEAF_SIM_TRACE") != ""
-	w.ledger = newLedger(w)
+	w.ledger, w.etcd, w.open = newLedger(w), newEtcd(w), map[uuid.UUID]*openView{}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for i := range cfg.machines {
 		w.machines = append(w.machines, &machine{world: w, number: i, disk: vfstest.NewMem(), volume: uuid.UUID{3, byte(i)},
@@ -165,6 +178,7 @@ func (w *world) simulate() {
 	w.wait.Go(w.runScrubs)
 	w.wait.Go(w.watchFailed)
 	w.wait.Go(w.runVolumeSteps)
+	w.runHistory()
 	operator := newOperator(w)
 	w.wait.Go(operator.work)
 	w.nemesis(operator)
