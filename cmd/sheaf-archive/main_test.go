@@ -36,6 +36,29 @@ func TestProbeOfAFolder(t *testing.T) {
 	}
 }
 
+// With --bytes, a probe also measures the bucket.
+func TestProbeMeasuresAFolder(t *testing.T) {
+	dir := t.TempDir()
+	url := "file://" + filepath.Join(dir, "archive")
+	code, out, errs := runArchive(t, "probe", url, "--bytes", "3001", "--object-bytes", "1000", "--parallel", "2")
+	if code != 0 || errs != "" || !strings.Contains(out, "the bucket can keep an archive\nupload ") ||
+		!strings.Contains(out, "(2.9 KiB in 4 objects)") {
+		t.Errorf("%d, %q, %q", code, out, errs)
+	}
+	if code, out, _ := runArchive(t, "probe", url, "--bytes", "1", "-o", "json"); code != 0 ||
+		!strings.Contains(out, `"downloadSeconds": `) || !strings.Contains(out, `"objects": 1,`) {
+		t.Errorf("%d, %q", code, out)
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "archive", "probe")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	for _, wrong := range [][]string{{"--parallel", "0"}, {"--parallel", "65"}, {"--object-bytes", "0"}, {"--bytes", "-1"}} {
+		if code, _, errs := runArchive(t, append([]string{"probe", url}, wrong...)...); code != 2 {
+			t.Errorf("%q: %d, %q", wrong, code, errs)
+		}
+	}
+}
+
 // archiveOfTests writes an archive with two groups into a folder, and returns its URL.
 func archiveOfTests(t *testing.T) string {
 	t.Helper()
