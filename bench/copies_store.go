@@ -47,21 +47,14 @@ func startChild(binary string, args ...string) (*drive.Process, error) {
 // leaders are spread. Each shard is started with the given flags.
 func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore,
 	err error) {
-	s = &benchStore{dir: dir, binary: binary, groups: groups, shards: map[string]*drive.Process{}}
+	if s, err = newStore(dir, binary, groups); err != nil {
+		return s, err
+	}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	if s.etcd, err = etcdserver.Start(filepath.Join(dir, "etcd")); err != nil {
-		return s, err
-	}
-	if s.client, err = s.etcd.Client(); err != nil {
-		return s, err
-	}
-	if s.place, err = registry.NewStore(s.client, "bench", nil); err != nil {
-		return s, err
-	}
 	meta, err := s.place.InitMeta(ctx, placement.Meta{
 		StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups}, Copies: copies,
 		CreatedUTC: time.Now().UTC().Format(time.RFC3339), ShardsMin: shards,
@@ -85,6 +78,24 @@ func startStore(ctx context.Context, dir, binary string, shards, copies, groups 
 	return s, err
 }
 
+// newStore starts the etcd of a store. The store has no properties and no processes yet.
+func newStore(dir, binary string, groups int) (s *benchStore, err error) {
+	s = &benchStore{dir: dir, binary: binary, groups: groups, shards: map[string]*drive.Process{}}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.etcd, err = etcdserver.Start(filepath.Join(dir, "etcd")); err != nil {
+		return s, err
+	}
+	if s.client, err = s.etcd.Client(); err != nil {
+		return s, err
+	}
+	s.place, err = registry.NewStore(s.client, "bench", nil)
+	return s, err
+}
+
 // start starts a shard. Each start uses a new address.
 func (s *benchStore) start(name string, flags ...string) error {
 	args := append([]string{
@@ -105,7 +116,15 @@ func (s *benchStore) start(name string, flags ...string) error {
 // awaitPlacement computes the placement once all shards are registered. Then it waits until each group is on the shards
 // that its target names.
 func (s *benchStore) awaitPlacement(ctx context.Context, meta placement.Meta, shards int) error {
-	err := drive.Eventually(ctx, "groups are placed", func() error {
+	if err := s.awaitTargets(ctx, meta, shards); err != nil {
+		return err
+	}
+	return s.awaitSettled(ctx)
+}
+
+// awaitTargets computes the placement once all shards are registered.
+func (s *benchStore) awaitTargets(ctx context.Context, meta placement.Meta, shards int) error {
+	return drive.Eventually(ctx, "groups are placed", func() error {
 		view, err := s.place.View(ctx)
 		if err != nil {
 			return err
@@ -121,10 +140,6 @@ func (s *benchStore) awaitPlacement(ctx context.Context, meta placement.Meta, sh
 		_, err = s.place.PlanOnce(ctx, meta.StoreUUID, policy)
 		return errors.Join(err, errors.New("not all groups have targets"))
 	})
-	if err != nil {
-		return err
-	}
-	return s.awaitSettled(ctx)
 }
 
 // exitedError returns an error that names the shards that have exited, with their last output. It returns nil if all

@@ -50,7 +50,7 @@ shown, not enforced.`,
 		Version: fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 	}
 	p.Flags(root)
-	for _, c := range []*cobra.Command{p.load(), p.rpc(), p.writePath(), p.copies(), p.layouts()} {
+	for _, c := range []*cobra.Command{p.load(), p.rpc(), p.writePath(), p.copies(), p.archive(), p.layouts()} {
 		p.report.add(c)
 		root.AddCommand(c)
 	}
@@ -113,16 +113,21 @@ func sheafFlag(cmd *cobra.Command, path *string) {
 
 // sheafBeside returns the path of the sheaf program, and checks that the program exists. If path is empty, sheaf is
 // expected in this program's folder.
-func sheafBeside(path string) (string, error) {
+func sheafBeside(path string) (string, error) { return beside(path, "sheaf", "give --sheaf") }
+
+// beside returns the path of a program that is measured, and checks that the program exists. If path is empty, the
+// program is expected in this program's folder, under the given name. The argument help says what to do if it is
+// missing.
+func beside(path, name, help string) (string, error) {
 	if path == "" {
 		own, err := os.Executable()
 		if err != nil {
 			return "", fmt.Errorf("finding this program: %w", err)
 		}
-		path = filepath.Join(filepath.Dir(own), "sheaf")
+		path = filepath.Join(filepath.Dir(own), name)
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("the program sheaf, whose processes are measured: %w: give --sheaf", err)
+		return "", fmt.Errorf("the program %s, whose processes are measured: %w: %s", filepath.Base(name), err, help)
 	}
 	return path, nil
 }

@@ -52,7 +52,8 @@ func TestProbeMeasuresAFolder(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(dir, "archive", "probe")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	for _, wrong := range [][]string{{"--parallel", "0"}, {"--parallel", "65"}, {"--object-bytes", "0"}, {"--bytes", "-1"}} {
+	for _, wrong := range [][]string{{"--parallel", "0"}, {"--parallel", "65"}, {"--object-bytes", "0"},
+		{"--bytes", "-1"}} {
 		if code, _, errs := runArchive(t, append([]string{"probe", url}, wrong...)...); code != 2 {
 			t.Errorf("%q: %d, %q", wrong, code, errs)
 		}
