@@ -64,7 +64,10 @@ func mayHelp(ctx context.Context, err error) bool {
 		!errors.Is(err, object.ErrKey)
 }
 
-func (c *content) named(err error) error { return fmt.Errorf("object %s: %w", c.name, err) }
+func (c *content) named(err error) error { return named(c.name, err) }
+
+// named adds the name of an object to an error.
+func named(object string, err error) error { return fmt.Errorf("object %s: %w", object, err) }
 
 // begin reads the envelope and the header. It reads whole chunks, so it may read more than the header.
 func (c *content) begin(ctx context.Context, to object.Header, check func() error) error {

@@ -159,3 +159,41 @@ func TestReadableNamesTheGroupsThatAreBroken(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// The pieces of all groups in small log objects are read by one request for each log object, however many groups there
+// are and however often they are read. Log objects of several chunks are read piece by piece.
+func TestLogObjectsAreReadOnceForAllGroups(t *testing.T) {
+	const groups, logs = 5, 6
+	for _, c := range []struct {
+		what  string
+		bytes int // data of a put
+		opens int // requests for all groups after the archive was opened
+	}{{"one chunk", 100, 0}, {"two chunks", 250 << 10, groups * logs}} {
+		m := archivetest.NewMemory()
+		w := archivetest.New(t, m, archivetest.SampleStore, archivetest.SampleKey(t))
+		for i := range byte(groups) {
+			w.NewGroup(fmt.Sprint("g", i), i+1)
+		}
+		for range logs {
+			for _, g := range w.Groups {
+				g.Put(1, string(bytes.Repeat([]byte{'x'}, c.bytes)))
+			}
+			w.Log(w.Groups...)
+		}
+		a, err := reader.Open(t.Context(), m, w.Store, object.Keys{archivetest.SampleKey(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := a.Groups(t.Context())
+		if err != nil || len(all) != groups {
+			t.Fatalf("%d groups, %v", len(all), err)
+		}
+		m.Opens()
+		for i, g := range w.Groups {
+			checkEntries(t, all[i], g, 1, g.Through())
+		}
+		if n := m.Opens(); n != c.opens {
+			t.Errorf("%s: %d requests, want %d", c.what, n, c.opens)
+		}
+	}
+}

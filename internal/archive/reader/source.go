@@ -1,9 +1,11 @@
 package reader
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/pieces"
@@ -71,14 +73,22 @@ func (s *source) walkFrames(ctx context.Context, f *folder, visit func(e *format
 	if s.log != nil && s.length == 0 {
 		return nil // the piece has no entries
 	}
+	if s.log != nil && s.log.body != nil {
+		e := s.log.chunks.Envelope()
+		from := s.offset - e.HeaderBytes
+		return s.read(f, bytes.NewReader(s.log.body[from:from+s.length]), s.length, visit)
+	}
 	c, from, to, err := s.openContent(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	r := pieces.NewReader(c.part(ctx, from, to), pieces.Want{
-		Store: f.store, Range: s.Range, Bytes: to - from, ID: s.id,
-	})
+	return s.read(f, c.part(ctx, from, to), to-from, visit)
+}
+
+// read is walkFrames for a segment of the given length that is read from src.
+func (s *source) read(f *folder, src io.Reader, length int64, visit func(e *format.Entry, frame []byte) error) error {
+	r := pieces.NewReader(src, pieces.Want{Store: f.store, Range: s.Range, Bytes: length, ID: s.id})
 	for r.Next() {
 		switch err := visit(r.Entry(), r.Frame()); {
 		case errors.Is(err, errStop):
@@ -88,7 +98,7 @@ func (s *source) walkFrames(ctx context.Context, f *folder, visit func(e *format
 		}
 	}
 	if err := r.Err(); err != nil {
-		return c.named(err)
+		return named(s.name, err)
 	}
 	return nil
 }
