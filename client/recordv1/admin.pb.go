@@ -1371,8 +1371,12 @@ type Shard struct {
 	Stopping bool `protobuf:"varint,47,opt,name=stopping,proto3" json:"stopping,omitempty"`
 	// Time since etcd last answered; absent: it has never answered, or the shard is older than this field.
 	EtcdSilentSeconds *float64 `protobuf:"fixed64,48,opt,name=etcd_silent_seconds,json=etcdSilentSeconds,proto3,oneof" json:"etcd_silent_seconds,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Everything that was acknowledged before this time, in all groups of the store, is in its archive, as the archiver
+	// told the shard last. Unix time in nanoseconds. Absent: no archiver has told the shard since it started, or the
+	// archiver or the shard is older than this field. The shard with the latest time heard of the archiver last.
+	ArchivedThroughUnixNs *int64 `protobuf:"varint,49,opt,name=archived_through_unix_ns,json=archivedThroughUnixNs,proto3,oneof" json:"archived_through_unix_ns,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *Shard) Reset() {
@@ -1702,6 +1706,13 @@ func (x *Shard) GetStopping() bool {
 func (x *Shard) GetEtcdSilentSeconds() float64 {
 	if x != nil && x.EtcdSilentSeconds != nil {
 		return *x.EtcdSilentSeconds
+	}
+	return 0
+}
+
+func (x *Shard) GetArchivedThroughUnixNs() int64 {
+	if x != nil && x.ArchivedThroughUnixNs != nil {
+		return *x.ArchivedThroughUnixNs
 	}
 	return 0
 }
@@ -4401,7 +4412,7 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\x06shards\x18\x01 \x03(\v2\x16.sheaf.record.v1.ShardR\x06shards\x12\x1a\n" +
 	"\bproblems\x18\x02 \x03(\tR\bproblems\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12\x1a\n" +
-	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xf8\f\n" +
+	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xd3\r\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x14\n" +
@@ -4455,12 +4466,14 @@ const file_sheaf_record_v1_admin_proto_rawDesc = "" +
 	"\atraffic\x18- \x01(\v2\x18.sheaf.record.v1.TrafficR\atraffic\x12#\n" +
 	"\rrouting_epoch\x18. \x01(\x04R\froutingEpoch\x12\x1a\n" +
 	"\bstopping\x18/ \x01(\bR\bstopping\x123\n" +
-	"\x13etcd_silent_seconds\x180 \x01(\x01H\x04R\x11etcdSilentSeconds\x88\x01\x01B\r\n" +
+	"\x13etcd_silent_seconds\x180 \x01(\x01H\x04R\x11etcdSilentSeconds\x88\x01\x01\x12<\n" +
+	"\x18archived_through_unix_ns\x181 \x01(\x03H\x05R\x15archivedThroughUnixNs\x88\x01\x01B\r\n" +
 	"\v_rotationalB\x12\n" +
 	"\x10_placement_stateB\x10\n" +
 	"\x0e_placed_groupsB\x12\n" +
 	"\x10_placement_waitsB\x16\n" +
-	"\x14_etcd_silent_seconds\"\xb7\x03\n" +
+	"\x14_etcd_silent_secondsB\x1b\n" +
+	"\x19_archived_through_unix_ns\"\xb7\x03\n" +
 	"\vShardStatus\x128\n" +
 	"\asummary\x18\x01 \x01(\v2\x1e.sheaf.record.v1.StatusSummaryR\asummary\x12,\n" +
 	"\x05shard\x18\x02 \x01(\v2\x16.sheaf.record.v1.ShardR\x05shard\x12.\n" +

@@ -194,7 +194,7 @@ func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, so
 	news := remote.New(remote.Options{
 		Store: store.UUID, Dial: dialOptions(shards),
 		Shards: func(ctx context.Context) ([]string, error) { return remote.Routing(ctx, gateway) },
-		Name:   func(group uuid.UUID) string { return a.GroupName(group) },
+		Name:   func(group uuid.UUID) string { return a.GroupName(group) }, Through: p.archivedThrough,
 	})
 	defer func() { err = errors.Join(err, news.Close()) }()
 	a, err = archiver.New(archiver.Options{

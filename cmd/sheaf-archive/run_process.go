@@ -184,6 +184,14 @@ func (p *process) report() archiving.Report {
 	return r
 }
 
+// archivedThrough returns the time up to which all groups are archived, or the zero time if it is not known.
+func (p *process) archivedThrough() time.Time {
+	if r := p.report(); r.ArchivedThrough != nil {
+		return *r.ArchivedThrough
+	}
+	return time.Time{}
+}
+
 // add adds the status of the archiver to a report.
 func (p *process) add(r *archiving.Report, s *archiver.Status) {
 	r.State = archiving.Starting

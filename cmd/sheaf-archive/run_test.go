@@ -123,7 +123,15 @@ func TestAStoreIsArchived(t *testing.T) {
 	large := strings.Repeat("sheaf", 1<<19)
 	put("42", "first")
 	put("43", large)
+	says := func(words string) bool {
+		out, err := s.sheaf("", "status", "--groups=false")
+		return err == nil && strings.Contains(out, "\narchive: "+words)
+	}
+	if !says("not known") {
+		t.Error("sheaf status knows of an archive before there is one")
+	}
 	stop := archiveWith(t, s, url)
+	s.await(nil, func() bool { return says("archived 0 s ago") || says("archived 1 s ago") })
 	has("42", "first")
 	has("43", large)
 	put("42", "second")

@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/status/archiving"
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
@@ -55,13 +56,29 @@ type rows struct {
 
 func printStatus(out *cli.Output, shards []*recordv1.Shard, groups []*recordv1.Group, list bool) error {
 	t := shardTable(shards)
-	if err := out.WriteTable(t); err != nil || !list {
+	if err := out.WriteTable(t); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(out.Out, "\narchive: %s\n", archiveWords(shards, time.Now())); err != nil || !list {
 		return err
 	}
 	if _, err := fmt.Fprintln(out.Out); err != nil {
 		return err
 	}
 	return out.WriteTable(groupTable(groups))
+}
+
+// archiveWords says how long ago the store was archived, as in "archived 4 s ago". Shards know that from the archiver
+// alone, and the one with the latest time heard of it last.
+func archiveWords(shards []*recordv1.Shard, now time.Time) string {
+	var through int64
+	for _, s := range shards {
+		through = max(through, s.GetArchivedThroughUnixNs())
+	}
+	if through == 0 {
+		return "not known: no archiver has told a shard how far it is since the shards started"
+	}
+	return "archived " + archiving.Ago(now.Sub(time.Unix(0, through)))
 }
 
 func groupTable(groups []*recordv1.Group) cli.Table {

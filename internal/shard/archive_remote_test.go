@@ -25,10 +25,11 @@ import (
 )
 
 // remoteSource returns a source from which the cluster can be archived. A shard that is killed and started again has
-// a new address, which the source finds in the same way as the address of a new shard.
-func (c *cluster) remoteSource(t *bubble) *remote.Source {
+// a new address, which the source finds in the same way as the address of a new shard. The function through returns the
+// time that the source tells the shards; it may be nil.
+func (c *cluster) remoteSource(t *bubble, through func() time.Time) *remote.Source {
 	s := remote.New(remote.Options{
-		Store: c.registry.now().Meta.StoreUUID,
+		Store: c.registry.now().Meta.StoreUUID, Through: through,
 		Shards: func(context.Context) (addresses []string, err error) {
 			for _, shard := range c.registry.now().Shards {
 				addresses = append(addresses, shard.Address)
@@ -61,9 +62,11 @@ func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		archive, err := archiver.New(archiver.Options{
-			Bucket: folder, Source: c.remoteSource(t), Store: c.registry.now().Meta.StoreUUID, Name: "quotes", Routing: "hash",
-			Groups: hash4.Groups, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+		var archive *archiver.Archiver
+		through := func() time.Time { return archive.Status().ArchivedThrough }
+		archive, err = archiver.New(archiver.Options{
+			Bucket: folder, Source: c.remoteSource(t, through), Store: c.registry.now().Meta.StoreUUID, Name: "quotes",
+			Routing: "hash", Groups: hash4.Groups, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -77,7 +80,19 @@ func TestAStoreIsArchivedOverTheWire(t *testing.T) {
 		})
 		defer running.Wait()
 		defer cancel()
+		// Before an archiver has told a shard how far the archive is, the shard says that it does not know.
+		for name, s := range c.shards {
+			if row := s.shard.Status().GetShard(); row.ArchivedThroughUnixNs != nil {
+				t.Errorf("shard %s was told %d", name, row.GetArchivedThroughUnixNs())
+			}
+		}
 		time.Sleep(time.Minute)
+		for name, s := range c.shards {
+			row := s.shard.Status().GetShard()
+			if ago := time.Since(time.Unix(0, row.GetArchivedThroughUnixNs())); ago > 21*time.Second || ago < 0 {
+				t.Errorf("shard %s says that the store was archived %v ago", name, ago)
+			}
+		}
 		w.puts(20, 300)
 		// The archiver gets the first blob together with the files of its group. This second blob comes later, so the
 		// archiver has to fetch it separately, by FetchBlob.
@@ -133,7 +148,7 @@ func TestARemoteSourceSaysWhatIsMissing(t *testing.T) {
 		for _, g := range c.registry.now().Groups {
 			positions[g.UUID] = 0
 		}
-		s := c.remoteSource(t)
+		s := c.remoteSource(t, nil)
 		group := c.registry.now().Groups["0"].UUID
 		if _, err := s.Blob(t.Context(), group, format.BlobRef{ID: uuid.New(), Size: 1}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a blob that is nowhere: %v", err)

@@ -16,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/archive"
 	"sheaf.dev/sheaf/internal/shard/care"
 	"sheaf.dev/sheaf/internal/shard/disk"
 	"sheaf.dev/sheaf/internal/shard/follow"
@@ -67,6 +68,7 @@ type Shard struct {
 	compactor *care.Compactor
 	views     *views.Set
 	peers     *peers
+	archive   *archive.Server // nil until the shard serves gRPC
 	repairer  *care.Repairer
 }
 
@@ -172,7 +174,8 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	s.peers.hub = s.newHub()
-	services := host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub, Archive: s.newArchive(),
+	s.archive = s.newArchive()
+	services := host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub, Archive: s.archive,
 		Views: viewCopies{s: s}}
 	s.server.Serve(services, func(err error) {
 		s.problems.Note("serving gRPC", err)

@@ -57,6 +57,11 @@ func (s *Shard) Status() *recordv1.ShardStatus {
 	if row.MemoryNeedBytes = need; tooSmall != nil {
 		row.Problems = append(row.Problems, tooSmall.Error())
 	}
+	if s.archive != nil {
+		if through, known := s.archive.ArchivedThrough(); known {
+			row.ArchivedThroughUnixNs = &through
+		}
+	}
 	row.VolumeSilent = s.problems.Of(host.VolumeSilent) != nil
 	row.Problems = append(row.Problems, s.problems.Words()...)
 	slices.Sort(row.Problems)

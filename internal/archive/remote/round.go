@@ -115,7 +115,8 @@ func (sh *shard) ask(ctx context.Context, header *archivev1.Header, requests []*
 	}()
 	for _, in := range requests {
 		if !c.begun {
-			in = &archivev1.FollowRequest{Header: header, Positions: in.GetPositions(), More: in.GetMore()}
+			in = &archivev1.FollowRequest{Header: header, Positions: in.GetPositions(), More: in.GetMore(),
+				ArchivedThroughUnixNs: in.GetArchivedThroughUnixNs()}
 			c.begun = true
 		}
 		if err := c.stream.Send(in); err != nil {

@@ -28,6 +28,9 @@ type Options struct {
 	// Name returns the name of an archived group, or "" if it is unknown. The Source calls it for groups of which it has
 	// received nothing yet. If Name is nil, no names are known.
 	Name func(group uuid.UUID) string
+	// Through returns a time such that everything acknowledged before it, in all groups, is archived, or the zero time if
+	// that is not known. The Source tells it to all shards in each round, for their status. It may be nil.
+	Through func() time.Time
 }
 
 const (
@@ -169,6 +172,12 @@ func (s *Source) candidates(ctx context.Context, group uuid.UUID) ([]*shard, err
 
 // requests returns the messages that start a round.
 func (s *Source) requests(positions map[uuid.UUID]uint64) (all []*archivev1.FollowRequest) {
+	var through int64
+	if s.opts.Through != nil {
+		if at := s.opts.Through(); !at.IsZero() {
+			through = at.UnixNano()
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.groups {
@@ -176,7 +185,7 @@ func (s *Source) requests(positions map[uuid.UUID]uint64) (all []*archivev1.Foll
 			delete(s.groups, id) // the group is not archived, and no shard reports it any more
 		}
 	}
-	next := &archivev1.FollowRequest{}
+	next := &archivev1.FollowRequest{ArchivedThroughUnixNs: through}
 	for id, after := range positions {
 		if len(next.GetPositions()) == positionsPerMessage {
 			next.More = true

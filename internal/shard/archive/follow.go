@@ -99,6 +99,9 @@ func (f *follow) receive() error {
 			f.admitted = true
 			f.server.following.Add(1)
 		}
+		if at := in.GetArchivedThroughUnixNs(); at > 0 {
+			f.server.through.Store(at)
+		}
 		if n := len(in.GetPositions()); n > positionsPerMessage || len(f.positions)+n > positionsMax {
 			return status.Errorf(codes.InvalidArgument,
 				"positions: %d after %d of this round: send at most %d in a message, and %d in a round", n, len(f.positions),

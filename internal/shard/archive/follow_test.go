@@ -395,6 +395,25 @@ func TestPositionsComeInMessages(t *testing.T) {
 	}
 }
 
+// A shard keeps the last time up to which the store is archived, also while the archiver does not know it.
+func TestAShardIsToldHowFarTheArchiveIs(t *testing.T) {
+	f := &fakes{}
+	server := New(Options{Shard: "a", Store: store, Groups: f, Holds: f, Stopping: func() bool { return false }})
+	for _, c := range []struct {
+		told, want int64
+		known      bool
+	}{{0, 0, false}, {-1, 0, false}, {70, 70, true}, {0, 70, true}, {90, 90, true}, {80, 80, true}} {
+		in := positions(nil)
+		in.ArchivedThroughUnixNs = c.told
+		if err := server.Follow(&stream{ctx: t.Context(), in: []*archivev1.FollowRequest{in}}); err != nil {
+			t.Fatal(err)
+		}
+		if got, known := server.ArchivedThrough(); got != c.want || known != c.known {
+			t.Errorf("told %d: %d, %v", c.told, got, known)
+		}
+	}
+}
+
 // Groups with slow barriers are waited for concurrently, but never more than barriersMax of them at a time.
 func TestBarriersArePassedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -106,10 +106,18 @@ type Server struct {
 	// following is the number of open Follow calls. An archiver has one on each shard, also while it makes first copies,
 	// and before it reports a position of a group that this shard leads.
 	following atomic.Int64
+	through   atomic.Int64 // see ArchivedThrough; Unix ns, 0 if no archiver has told it
 }
 
 // New makes a Server.
 func New(opts Options) *Server { return &Server{opts: opts} }
+
+// ArchivedThrough returns the time that an archiver told last: everything that was acknowledged before it, in all
+// groups of the store, is archived. It returns false if no archiver has told it since the process started.
+func (s *Server) ArchivedThrough() (unixNanos int64, known bool) {
+	unixNanos = s.through.Load()
+	return unixNanos, unixNanos != 0
+}
 
 // admit refuses calls that are meant for another store or shard.
 func (s *Server) admit(header *archivev1.Header) error {

@@ -194,9 +194,13 @@ type FollowRequest struct {
 	// The positions of the round, each group at most once. At most 16,384 in one message.
 	Positions []*Position `protobuf:"bytes,2,rep,name=positions,proto3" json:"positions,omitempty"`
 	// The positions of this round continue in the next message. At most 1,048,576 positions in a round.
-	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	// In the first message of a round: everything that was acknowledged before this time, in all groups of the store, is
+	// archived durably. The shard shows it in its status, and uses it for nothing else. Unix time in nanoseconds; 0: the
+	// caller does not know it yet.
+	ArchivedThroughUnixNs int64 `protobuf:"varint,4,opt,name=archived_through_unix_ns,json=archivedThroughUnixNs,proto3" json:"archived_through_unix_ns,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *FollowRequest) Reset() {
@@ -248,6 +252,13 @@ func (x *FollowRequest) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *FollowRequest) GetArchivedThroughUnixNs() int64 {
+	if x != nil {
+		return x.ArchivedThroughUnixNs
+	}
+	return 0
 }
 
 // Position says how much of a group is archived.
@@ -831,11 +842,12 @@ const file_sheaf_archive_v1_archive_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"9\n" +
 	"\x06Header\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\fR\x05store\x12\x19\n" +
-	"\bto_shard\x18\x02 \x01(\tR\atoShard\"\x8f\x01\n" +
+	"\bto_shard\x18\x02 \x01(\tR\atoShard\"\xc8\x01\n" +
 	"\rFollowRequest\x120\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.sheaf.archive.v1.HeaderR\x06header\x128\n" +
 	"\tpositions\x18\x02 \x03(\v2\x1a.sheaf.archive.v1.PositionR\tpositions\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"Y\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\x127\n" +
+	"\x18archived_through_unix_ns\x18\x04 \x01(\x03R\x15archivedThroughUnixNs\"Y\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\fR\x05group\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12!\n" +
