@@ -65,6 +65,17 @@ func (s *scene) restart(l limits, change ...func(o *Options)) {
 	synctest.Wait()
 }
 
+// restartAsUsual ends the archiver, and starts the next one with the times that are usual. Nothing checks the positions
+// of each round, because that would take too long.
+func (s *scene) restartAsUsual() {
+	s.t.Helper()
+	if err := s.end(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.model.onAsked(nil)
+	s.restart(standardLimits, func(o *Options) { o.Idle, o.Roll = 0, 0 })
+}
+
 // current checks that the archive holds everything in the store, and returns the archive.
 func (s *scene) current() *archive {
 	s.t.Helper()
@@ -109,11 +120,7 @@ func TestRequestsAreFew(t *testing.T) {
 	}
 	inScene(t, 6, standardLimits, func(s *scene) {
 		t := s.t
-		if err := s.end(); err != nil {
-			t.Fatal(err)
-		}
-		s.model.onAsked(nil) // do not check the positions of each round, because that would take too long
-		s.restart(standardLimits, func(o *Options) { o.Idle, o.Roll = 0, 0 })
+		s.restartAsUsual()
 		time.Sleep(time.Hour + time.Minute)
 		before := s.created()
 		time.Sleep(24 * time.Hour)
@@ -127,14 +134,8 @@ func TestRequestsAreFew(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 		}
-		blobs := 0
-		for _, name := range s.memory.names("") {
-			if strings.Contains(name, "/blob/") {
-				blobs++
-			}
-		}
 		// expect one log object for each interval, and at most one segment and one catalogue for each group and hour
-		if n := s.created() - before - blobs; n < 355 || n > 365+2*2*6 {
+		if n := s.created() - before - s.blobs(); n < 355 || n > 365+2*2*6 {
 			t.Errorf("a busy hour of 6 groups makes %d objects beside blobs", n)
 		}
 		time.Sleep(2 * time.Hour)
@@ -145,6 +146,79 @@ func TestRequestsAreFew(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A store of 256 groups that are all written to all the time makes at most 25,000 objects a day.
+func TestRequestsOfManyBusyGroupsAreFew(t *testing.T) {
+	if testing.Short() {
+		t.Skip("counts the requests of hours; other tests run the same goroutines")
+	}
+	inScene(t, 256, standardLimits, func(s *scene) {
+		t := s.t
+		s.model.steady = true // a jump of an index ends a log object early
+		s.restartAsUsual()
+		time.Sleep(time.Minute) // long enough for the first copies
+		before := s.created() - s.blobs()
+		const minutes = 70 // each group is rolled once
+		for range minutes * 6 {
+			for i := range 256 {
+				s.model.write(s.model.one(byte(i)), 10)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		n := s.created() - s.blobs() - before
+		if day := n * 24 * 60 / minutes; day > 25_000 || n < minutes*6+256 {
+			t.Errorf("%d minutes make %d objects beside blobs, which is %d a day", minutes, n, day)
+		}
+	})
+}
+
+// What is written little by little is uploaded twice: in a log object, and in a segment an hour later. All headers and
+// catalogues are counted.
+func TestATrickleIsUploadedTwice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("counts the bytes of hours; other tests run the same goroutines")
+	}
+	inScene(t, 4, standardLimits, func(s *scene) {
+		t := s.t
+		s.restartAsUsual()
+		before, written := s.uploaded(), 0
+		for i := range 2 * 3600 {
+			e := s.model.write(s.model.one(byte(i%4)), 4<<10)
+			if ref, err := e.BlobRef(); err == nil && ref != nil {
+				written += int(ref.Size)
+			} else {
+				written += len(e.Data)
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(90 * time.Minute)
+		synctest.Wait()
+		ratio := float64(s.uploaded()-before) / float64(written)
+		t.Logf("%d bytes were written, and %.2f times as many uploaded", written, ratio)
+		if ratio > 2.2 || ratio < 1.8 {
+			t.Errorf("%.2f bytes were uploaded for each that was written", ratio)
+		}
+	})
+}
+
+// blobs returns the number of blobs.
+func (s *scene) blobs() (n int) {
+	for _, name := range s.memory.names("") {
+		if strings.Contains(name, "/blob/") {
+			n++
+		}
+	}
+	return n
+}
+
+// uploaded returns the total size of all objects.
+func (s *scene) uploaded() (sum int) {
+	for _, name := range s.memory.names("") {
+		b, _ := s.memory.get(name)
+		sum += len(b)
+	}
+	return sum
 }
 
 // A group in which nothing is written still gets a new catalogue from time to time. Otherwise a reader would have to
