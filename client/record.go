@@ -308,6 +308,12 @@ func (c *Client) Named(ctx context.Context) (named bool, err error) {
 	return message.GetMode() == recordv1.RoutingMode_ROUTING_MODE_NAMED, err
 }
 
+// StoreUUID returns the UUID of the store. Each store has its own, and keeps it as long as it exists.
+func (c *Client) StoreUUID(ctx context.Context) (string, error) {
+	message, err := do(ctx, c, call{op: "ask for the store"}, askRouting)
+	return message.GetStoreUuid(), err
+}
+
 // CreateGroup creates a group of Named routing. It returns ErrExists if the group exists.
 func (c *Client) CreateGroup(ctx context.Context, group string) error {
 	_, err := unary(ctx, c, call{op: "create group " + group}, recordv1.NewAdminServiceClient,

@@ -45,6 +45,9 @@ func Usagef(format string, args ...any) error {
 // countMax is the maximum value of a concurrency flag. A higher one would help neither disks nor servers.
 const countMax = 1024
 
+// Concurrency validates the value n of a concurrency flag, and replaces 0 with normal, the default.
+func Concurrency(flag string, n *int, normal int) error { return count(flag, n, normal) }
+
 // count validates the value n of a concurrency flag, and replaces 0 with normal, the default.
 func count(flag string, n *int, normal int) error {
 	if *n < 0 || *n > countMax {
@@ -228,9 +231,9 @@ func infoOf(s *status.Status) *errdetails.ErrorInfo {
 	return nil
 }
 
-// retryable reports whether a read, or a write with a request id, may be retried after an error. It may be retried if
+// Retryable reports whether a read, or a write with a request id, may be retried after an error. It may be retried if
 // it was certainly not applied, or if the server recognises the repetition.
-func retryable(err error) bool {
+func Retryable(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {
 		return false

@@ -97,3 +97,27 @@ func (f *failures) close() error {
 	}
 	return nil
 }
+
+// FailureList counts and lists failures for commands of other packages. It is safe for concurrent use.
+type FailureList struct {
+	failures
+	out *Output
+}
+
+// NewFailureList creates a list. It also writes all failures to the file of this name, as JSON lines, unless the name
+// is empty.
+func NewFailureList(name string, out *Output) (*FailureList, error) {
+	l := &FailureList{out: out}
+	return l, l.open(name)
+}
+
+// Add counts and prints a failure of a kind. The argument where names a file, or a place in one.
+func (l *FailureList) Add(kind, where string, err error) {
+	l.add(failure{Kind: kind, Path: where, What: whatOf(err)}, l.out)
+}
+
+// Counts returns the number of failures of each kind.
+func (l *FailureList) Counts() Failed { return l.counts() }
+
+// Close closes the file. The error says that it lacks failures.
+func (l *FailureList) Close() error { return l.close() }

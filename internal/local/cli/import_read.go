@@ -349,7 +349,7 @@ func (im *importer) readLarge(ctx context.Context, j job, f source) error {
 		case counter.at < most && !unsized && statErr == nil && now.Size() < s.size && shorter < 2:
 			shorter++ // the file has shrunk, so the server has refused data that was shorter than declared
 			continue
-		case !retryable(err):
+		case !Retryable(err):
 			return im.complete(ctx, p, s.size, false, err)
 		}
 		p.attempts++

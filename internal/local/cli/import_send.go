@@ -75,7 +75,7 @@ func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, 
 	var last error
 	for i, outcome := range outcomes {
 		p := batch[i]
-		if retryable(outcome.Err) || errors.Is(outcome.Err, context.DeadlineExceeded) {
+		if Retryable(outcome.Err) || errors.Is(outcome.Err, context.DeadlineExceeded) {
 			p.attempts++ // the put may have been stored
 			again, last = append(again, p), outcome.Err
 			continue

@@ -63,7 +63,7 @@ func (w *waits) end(err error) {
 	w.mu.Lock()
 	w.last = err
 	w.mu.Unlock()
-	if !retryable(err) {
+	if !Retryable(err) {
 		w.answered.Store(true)
 	}
 }
@@ -78,7 +78,7 @@ func (w *waits) why(ctx context.Context, request any) string {
 		err = w.probe(ctx, request)
 	}
 	note := "waiting for an answer of " + w.conn.Server
-	if err != nil && retryable(err) {
+	if err != nil && Retryable(err) {
 		note += ": " + status.Convert(err).Message()
 	}
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < forever/2 {
