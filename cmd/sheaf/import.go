@@ -9,13 +9,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/local/parquetcli"
 )
 
 func importCommand(a *app) *cobra.Command {
 	var opts cli.ImportOptions
+	var format, data string
 	cmd := &cobra.Command{
-		Use:     "import DIR",
-		Short:   "Store every file of a tree as a record",
+		Use:     "import DIR|FILE...",
+		Short:   "Store every file of a tree, or every row of Parquet files, as a record",
 		GroupID: groupRecords,
 		Long: `Walks a tree and stores each file as a record: its bytes as data, its modification time as
 timestamp, its path, mode and time as attributes, so that export writes the same tree back. Symbolic
@@ -38,22 +40,50 @@ As with rsync, --update stores what changed: files whose size, modification time
 --checksum finds changed bytes behind the same size and time, too; it reads every file and record.
 --delete deletes the records below --prefix (without it: every record with a path, of whatever tree)
 whose path is no file of the tree any more, but none where a folder cannot be read or the tree is
-empty. --dry-run asks the store and says what would be done.`,
+empty. --dry-run asks the store and says what would be done.
+
+With --format parquet, each row of the Parquet files becomes a record: --id and --data name the
+columns with the ids (integers) and the data (binary or utf8), --group a group, or with column:NAME the
+column with the group of each row. Other columns are passed over. Rows with a null or with an id that
+is no int64 are listed and counted by file and row, from 0, and the exit code is 1. So are rows whose id is
+taken; with --resume only if the record has other data (docs/parquet.md).`,
 		Example: `  sheaf import /srv/quotes --id name
   sheaf import /srv/customers --group dir --id hash
   sheaf import /srv/quotes --id name --resume
-  sheaf import /srv/quotes --prefix quotes --update --delete --dry-run`,
-		Args: cobra.ExactArgs(1),
+  sheaf import /srv/quotes --prefix quotes --update --delete --dry-run
+  sheaf import --format parquet part-*.parquet --id id --data data`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if format == formatParquet {
+				return cobra.MinimumNArgs(1)(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
-			opts.Dir = args[0]
 			conn.NoNotes() // the progress is shown instead
+			if format == formatParquet {
+				return importParquet(ctx, conn, a.Out, parquetcli.ImportOptions{Files: args, ID: opts.ID, Data: data,
+					Group: opts.Group, ImportID: opts.ImportID, Senders: opts.Senders, DryRun: opts.DryRun, Resume: opts.Resume,
+					Failures: opts.Failures, Quiet: opts.Quiet})
+			}
+			opts.Dir = args[0]
 			report, err := cli.Import(ctx, conn, a.Out, opts)
 			return reportImport(a.Out, report, err)
 		}),
 	}
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if format == formatParquet && !cmd.Flags().Changed("id") {
+			opts.ID = "" // the default is a scheme for files
+		}
+		return checkFormat(cmd, format, []string{"prefix", "first-id", "update", "checksum", "delete", "symlinks", "workers"},
+			[]string{"data"})
+	}
+	addFormat(cmd, &format, "what to read: files, or parquet")
 	f := cmd.Flags()
-	f.StringVar(&opts.ID, "id", "hash", "how files get ids: name, sequence, hash or map:FILE")
-	f.StringVar(&opts.Group, "group", "", "Named routing: dir (the first folder of the path), or the name of one group")
+	f.StringVar(&opts.ID, "id", "hash",
+		"how files get ids: name, sequence, hash or map:FILE; with --format parquet the column with the ids")
+	f.StringVar(&data, "data", "", "with --format parquet: the column with the data")
+	f.StringVar(&opts.Group, "group", "",
+		"Named routing: dir (the first folder of the path), column:NAME (with --format parquet), or the name of one group")
 	f.StringVar(&opts.Prefix, "prefix", "", "put this before every path (keeps the files of several trees apart)")
 	f.Int64Var(&opts.FirstID, "first-id", 1, "first id of --id sequence")
 	f.StringVar(&opts.ImportID, "import-id", "",

@@ -97,6 +97,9 @@ func Export(ctx context.Context, fsys vfs.FS, source Source, out *cli.Output, op
 	if opts.Expires < time.Minute || opts.Expires > 30*24*time.Hour {
 		return report, cli.Usagef("--view-expires %v: must be 1m to 720h", opts.Expires)
 	}
+	if opts.SplitBytes != 0 && (opts.SplitBytes < 1<<20 || opts.SplitBytes > 1<<40) {
+		return report, cli.Usagef("--split-bytes %d: must be %d to %d", opts.SplitBytes, 1<<20, int64(1)<<40)
+	}
 	e := &exporter{target: target{fsys, opts.Dir}, opts: opts, source: source, out: out}
 	begin := time.Now()
 	if err := fsys.MkdirAll(opts.Dir); err != nil {

@@ -378,6 +378,8 @@ func TestExportOptions(t *testing.T) {
 		func(o *ExportOptions) { o.Expires = 0 },
 		func(o *ExportOptions) { o.Expires = 721 * time.Hour },
 		func(o *ExportOptions) { o.Workers = -1 },
+		func(o *ExportOptions) { o.SplitBytes = 1<<20 - 1 },
+		func(o *ExportOptions) { o.SplitBytes = 1<<40 + 1 },
 	} {
 		if _, _, err := export(vfstest.NewMem(), filled(), change); cli.ExitCode(err) != 2 {
 			t.Errorf("%v", err)
