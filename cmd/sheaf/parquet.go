@@ -53,7 +53,7 @@ func exportParquet(ctx context.Context, conn *cli.Conn, out *cli.Output, opts pa
 	switch {
 	case out.JSON:
 		printErr = out.WriteJSON(report)
-	case report.Complete:
+	case report.Complete && err == nil:
 		_, printErr = fmt.Fprint(out.Out, exportParquetWords(report))
 	}
 	switch {

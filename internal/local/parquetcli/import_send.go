@@ -21,7 +21,7 @@ const (
 	batchRows  = 256     // a batch is also sent when it has this number of rows
 	// patience is the time after which an import gives up if the server has stored nothing.
 	patience      = 60 * time.Second
-	batchPatience = 30 * time.Second // time limit of a batch
+	batchPatience = 30 * time.Second // time limit of a batch, and a second more for each MiB
 	requestIDSize = 16
 )
 
@@ -113,10 +113,12 @@ var pace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
 // sendBatch sends a batch, and returns the rows that must be sent again. An error ends the import.
 func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, err error) {
 	items := make([]client.PutItem, len(batch))
+	limit := batchPatience
 	for i, p := range batch {
 		items[i] = p.item
+		limit += time.Duration(len(p.item.Data)>>20) * time.Second
 	}
-	try, cancel := context.WithTimeout(ctx, batchPatience)
+	try, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	outcomes := im.sink.BatchPut(try, items)
 	if ctx.Err() != nil {

@@ -17,6 +17,7 @@ var inBubbles = []string{
 	"internal/storage/index", "internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
 	"internal/placement/registry", "internal/consensus/replica", "internal/shard", "internal/test/sim",
 	"internal/archive/archiver", "internal/local/restoresource", "internal/placement/listing",
+	"internal/local/parquetcli",
 }
 
 // outsideBubbles lists, for each of these packages, the files whose tests run outside of bubbles, with the reason. A
