@@ -70,7 +70,7 @@ listed and counted. Then the exit code is 1.`,
 	f.StringVar(&opts.Prefix, "prefix", "", "only records whose path lies below this one, which is taken off")
 	f.BoolVar(&opts.Force, "force", false, "replace files that are there")
 	f.BoolVar(&opts.Setuid, "keep-setuid", false, "restore setuid, setgid and sticky bits, too")
-	f.IntVar(&opts.Workers, "workers", 8, "files written at a time (with --format parquet 2, each of which takes 200 MiB)")
+	f.IntVar(&opts.Workers, "workers", 8, "files written at a time (with --format parquet 2, see docs/parquet.md)")
 	f.DurationVar(&parquet.Expires, "view-expires", 24*time.Hour,
 		"with --format parquet: how long an export that was ended can be continued, 1m to 720h")
 	f.Int64Var(&parquet.SplitBytes, "split-bytes", 256<<20, "with --format parquet: about how much data a file has")

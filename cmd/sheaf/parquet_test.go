@@ -62,8 +62,8 @@ func sameRows(t testing.TB, got, want map[int64][]byte) {
 	}
 }
 
-// Rows of a Parquet file become records of a real store. An export of them is killed with SIGKILL again and again, while
-// the records change. In the end it has exactly the records that there were when it began.
+// Rows of a Parquet file become records of a real store. An export of them is killed with SIGKILL again and again,
+// while the records change. In the end it has exactly the records that there were when it began.
 func TestParquetExportIsKilled(t *testing.T) {
 	t.Parallel()
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "8")

@@ -76,8 +76,8 @@ func content(t testing.TB, fsys vfs.FS, name string) []byte {
 	return b
 }
 
-// exported checks a complete export: the folder has nothing but the manifest and its files, whose digests and counts are
-// right, and no view is open. It returns the rows as "group/id=data" and the manifest.
+// exported checks a complete export: the folder has nothing but the manifest and its files, whose digests and counts
+// are right, and no view is open. It returns the rows as "group/id=data" and the manifest.
 func exported(t testing.TB, fsys vfs.FS, s *store) (rows []string, m manifest) {
 	t.Helper()
 	must.OK(t, json.Unmarshal(content(t, fsys, manifestName), &m))

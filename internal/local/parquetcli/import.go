@@ -229,7 +229,7 @@ func (im *importer) read(ctx context.Context, f *openFile, queues []*queue) erro
 		im.rows.Add(1)
 		if row.Bad != nil {
 			im.failed.Add(failBadRow, rowName(f.name, row.Number), row.Bad)
-			return nil
+			return nil //nolint:nilerr // the row is counted and listed
 		}
 		p := im.put(f.name, row)
 		ended = queues[uint64(row.ID)*0x9e3779b97f4a7c15>>32%uint64(len(queues))].add(ctx, p)

@@ -256,7 +256,8 @@ func TestRetriesOfAnImport(t *testing.T) {
 			}
 			tried[id] = request
 			if id == 1 { // stored, but the answer is lost
-				s.records[items[0].Key] = client.Record{Data: items[0].Data, Attributes: map[string][]byte{"request": []byte(request)}}
+				s.records[items[0].Key] = client.Record{Data: items[0].Data,
+					Attributes: map[string][]byte{"request": []byte(request)}}
 			}
 			return away
 		}

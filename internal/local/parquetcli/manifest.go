@@ -148,8 +148,8 @@ func (t target) checkEmpty() error {
 	}
 	for _, name := range names {
 		if name != lockName && name != manifestName+vfs.TempSuffix {
-			return fmt.Errorf("%s is not empty (it has %q) and has no %s of an export that could be continued: give an empty folder",
-				t.dir, name, manifestName)
+			return fmt.Errorf("%s is not empty (it has %q) and has no %s of an export that could be continued: give an "+
+				"empty folder", t.dir, name, manifestName)
 		}
 	}
 	return errNoManifest

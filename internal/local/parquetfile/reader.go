@@ -132,7 +132,7 @@ func (f *File) find(sel Selection) (chosen []*parquet.Column, unsigned bool, err
 	if !isBytes(data.Type()) {
 		return nil, false, fmt.Errorf("column %q is %v, and data are binary or utf8", sel.Data, data.Type())
 	}
-	chosen = []*parquet.Column{id, data}
+	chosen = append(make([]*parquet.Column, 0, 3), id, data)
 	if sel.Group == "" {
 		return chosen, unsigned, nil
 	}

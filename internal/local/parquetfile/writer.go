@@ -14,7 +14,7 @@ const pageBytes = 1 << 20
 // Writer writes the records of one file. Its memory is about that of one row group. A Writer must not be used
 // concurrently.
 type Writer struct {
-	file  *parquet.Writer
+	file  *parquet.GenericWriter[columns]
 	row   parquet.Row
 	rows  int   // of the current row group
 	bytes int64 // of the current row group
@@ -22,7 +22,7 @@ type Writer struct {
 
 // NewWriter creates a Writer. The file is complete only after Close.
 func NewWriter(to io.Writer) *Writer {
-	return &Writer{file: parquet.NewWriter(to, schema,
+	return &Writer{file: parquet.NewGenericWriter[columns](to, schema,
 		// These encodings are the oldest ones, which every reader knows.
 		parquet.DefaultEncodingFor(parquet.ByteArray, &parquet.Plain),
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
