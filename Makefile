@@ -239,6 +239,10 @@ bench: build ## Measure against the limits of this machine (ARGS=--quick: small 
 bench-layouts: build ## Compare files in folders, a composite file and group files on ext4, xfs and btrfs, at quick scale, as root; the report is in bin/bench-layouts (FS=all that you have, ARGS=--table=1).
 	hack/bench-layouts.sh $(ARGS)
 
+.PHONY: bench-readers
+bench-readers: build ## Compare readers in Python with array_record, Lance, WebDataset, files, grpcio and bare Flight: 3 minutes (ARGS="--time 2s --bytes 200MB").
+	hack/bench-readers.sh $(ARGS)
+
 # The stores for the comparison are in a separate module, because the product must not depend on them, and because
 # they take two minutes to compile.
 .PHONY: bench-peers

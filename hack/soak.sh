@@ -70,6 +70,7 @@ soak_eco() {
   step "make test-clients" make test-clients
   step "make test-sheafdb" make test-sheafdb
   step "make bench-layouts" make bench-layouts
+  step "make bench-readers" make bench-readers
   step "make bench-peers-test" make bench-peers-test
   step "make test-versions" make test-versions
   step "make check-image" make check-image COLD=1

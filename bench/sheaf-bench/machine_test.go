@@ -18,10 +18,11 @@ type benchReport struct {
 }
 
 type benchRow struct {
-	Name   string
-	Ours   float64
-	Target float64
-	Rounds int
+	Name    string
+	Missing string // why nothing was measured
+	Ours    float64
+	Target  float64
+	Rounds  int
 }
 
 func (b *benchReport) UnmarshalJSON(text []byte) error {
@@ -32,8 +33,8 @@ func (b *benchReport) UnmarshalJSON(text []byte) error {
 	b.Machine = r.Machine
 	for _, row := range r.Tables[0].Rows {
 		ours := row.Cells["ours"]
-		b.Rows = append(b.Rows, benchRow{Name: row.Name(), Ours: ours.Median, Target: row.Cells["target"].Median,
-			Rounds: ours.Rounds})
+		b.Rows = append(b.Rows, benchRow{Name: row.Name(), Missing: row.Missing, Ours: ours.Median,
+			Target: row.Cells["target"].Median, Rounds: ours.Rounds})
 	}
 	return nil
 }
