@@ -170,6 +170,8 @@ func (g *Gateway) flightAction(stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	switch in.GetType() {
 	case "routing":
+	case "list-views":
+		return g.flightListViews(stream, in.GetBody())
 	case "open-view", "renew-view", "close-view":
 		body, err := g.viewAction(ctx, in.GetType(), in.GetBody())
 		if err != nil {
@@ -177,7 +179,8 @@ func (g *Gateway) flightAction(stream grpc.ServerStream) error {
 		}
 		return stream.SendMsg(&flight.Result{Body: body})
 	default:
-		return invalid("type", "%.40q is no action: there are routing, open-view, renew-view and close-view", in.GetType())
+		return invalid("type", "%.40q is no action: there are routing, open-view, renew-view, close-view and list-views",
+			in.GetType())
 	}
 	t, err := g.router.wait(ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/apache/arrow-go/v18/arrow/flight/gen/flight"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -135,6 +136,44 @@ type viewResult struct {
 	Groups        []string `json:"groups"`
 	OpenedUnixNs  int64    `json:"opened_unix_ns"`
 	ExpiresUnixNs int64    `json:"expires_unix_ns"`
+	// Lost says, by group, why a group can no longer be read in the view.
+	Lost map[string]string `json:"lost,omitempty"`
+}
+
+// viewResultOf returns a view as the actions of Arrow Flight show it.
+func viewResultOf(v *batchv1.View) ([]byte, error) {
+	out := viewResult{View: v.GetId(), OpenedUnixNs: v.GetOpenedUnixNs(), ExpiresUnixNs: v.GetExpiresUnixNs()}
+	for _, group := range v.GetGroups() {
+		out.Groups = append(out.Groups, group.GetGroup())
+		if why := group.GetLost(); why != "" {
+			if out.Lost == nil {
+				out.Lost = map[string]string{}
+			}
+			out.Lost[group.GetGroup()] = why
+		}
+	}
+	return json.Marshal(out)
+}
+
+// flightListViews sends one result for each view of which the caller may scan all groups, the oldest first.
+func (g *Gateway) flightListViews(stream grpc.ServerStream, body []byte) error {
+	if text := string(bytes.TrimSpace(body)); text != "" && text != "{}" {
+		return invalid("body", "list-views takes none: %.200q", text)
+	}
+	list, err := (&viewServer{g: g}).ListViews(stream.Context(), &batchv1.ListViewsRequest{})
+	if err != nil {
+		return err
+	}
+	for _, v := range list.GetViews() {
+		result, err := viewResultOf(v)
+		if err != nil {
+			return err
+		}
+		if err := stream.SendMsg(&flight.Result{Body: result}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // viewAction carries out an action of Arrow Flight that concerns a view, and returns its result.
@@ -169,9 +208,5 @@ func (g *Gateway) viewAction(ctx context.Context, action string, body []byte) ([
 		}
 		return []byte("{}"), nil
 	}
-	out := viewResult{View: v.GetId(), OpenedUnixNs: v.GetOpenedUnixNs(), ExpiresUnixNs: v.GetExpiresUnixNs()}
-	for _, group := range v.GetGroups() {
-		out.Groups = append(out.Groups, group.GetGroup())
-	}
-	return json.Marshal(out)
+	return viewResultOf(v)
 }

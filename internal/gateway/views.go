@@ -81,6 +81,7 @@ func (s *viewServer) OpenView(ctx context.Context, in *batchv1.OpenViewRequest) 
 	if v.Groups, err = s.groups(ctx, t, in.GetGroups()); err != nil {
 		return nil, err
 	}
+	defer func() { viewed(ctx, "open", &v, err) }()
 	if v, err = s.put(ctx, v); err != nil {
 		return nil, err
 	}
@@ -89,6 +90,19 @@ func (s *viewServer) OpenView(ctx context.Context, in *batchv1.OpenViewRequest) 
 		return nil, err
 	}
 	return &batchv1.OpenViewResponse{View: viewMessage(&v)}, nil
+}
+
+// viewed records in the audit log what the caller has done with a view.
+func viewed(ctx context.Context, action string, v *placement.DataView, err error) {
+	call := access.CallOf(ctx)
+	if call == nil {
+		return
+	}
+	groups := make([]string, 0, len(v.Groups))
+	for _, of := range v.Groups {
+		groups = append(groups, of.Name)
+	}
+	call.Viewed(access.Viewed{Action: action, View: v.ID.String(), Groups: groups, Code: status.Code(err)})
 }
 
 // groups returns the groups of a new view, sorted by name. Without names, these are all groups of the store that exist.
@@ -285,7 +299,9 @@ func (s *viewServer) RenewView(ctx context.Context, in *batchv1.RenewViewRequest
 		return nil, viewExpired(in.GetView())
 	}
 	v.Expires = time.Now().Add(lasts).UTC()
-	if v, err = s.put(ctx, v); err != nil {
+	v, err = s.put(ctx, v)
+	viewed(ctx, "renew", &v, err)
+	if err != nil {
 		return nil, err
 	}
 	return &batchv1.RenewViewResponse{View: viewMessage(&v)}, nil
@@ -323,8 +339,12 @@ func (s *viewServer) CloseView(ctx context.Context, in *batchv1.CloseViewRequest
 	}
 	within, cancel := etcdTime(ctx)
 	defer cancel()
-	if err := s.g.cfg.Store.DeleteDataView(within, v.ID, v.Revision); err != nil {
-		return nil, etcdFailed(err, false, "view %s cannot be closed", v.ID)
+	if err = s.g.cfg.Store.DeleteDataView(within, v.ID, v.Revision); err != nil {
+		err = etcdFailed(err, false, "view %s cannot be closed", v.ID)
+	}
+	viewed(ctx, "close", &v, err)
+	if err != nil {
+		return nil, err
 	}
 	return &batchv1.CloseViewResponse{}, nil
 }

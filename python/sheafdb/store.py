@@ -14,7 +14,7 @@ from . import errors, put, scan
 from .download import download
 from .ids import Ids
 from .routing import group_of
-from .view import id_of, view_of
+from .view import id_of, view_of, views_of
 from .wire import AGAIN, FAILURES, Attempts, Lost, Wire, error_of, helps
 
 ALWAYS = ("group", "id", "status")
@@ -131,6 +131,10 @@ class Store:
                  is the most
         """
         return view_of(self, groups, expires, id)
+
+    def views(self):
+        """A list of View: those of which the caller may scan all groups, the oldest first."""
+        return views_of(self)
 
     def ids(self, groups=None, path=None):
         """The ids of these groups, or of all, as they are now: a sheafdb.Ids, in a file if there is a path."""

@@ -21,10 +21,12 @@ class View:
     groups   the names of its groups
     opened   when it was opened, in nanoseconds of Unix time
     expires  when it ends unless it is renewed, in nanoseconds of Unix time
+    lost     why groups can no longer be read in the view, by their names; empty if all can be
     """
 
-    def __init__(self, store, id, groups, opened, expires):
+    def __init__(self, store, id, groups, opened, expires, lost=None):
         self.store, self.id, self.groups, self.opened, self.expires = store, id, groups, opened, expires
+        self.lost = dict(lost or {})
 
     def renew(self, expires="24h"):
         """Lets the view last this long from now."""
@@ -82,17 +84,34 @@ def view_of(store, groups, expires, id):
             if not fields["groups"]:
                 raise ValueError("groups is empty: give names, or leave it out for all groups")
         found = act(store, "open-view", expires_seconds=lasts, **fields)
-    return View(store, found["view"], found["groups"], found["opened_unix_ns"], found["expires_unix_ns"])
+    return shown(store, found)
+
+
+def views_of(store):
+    """The views of which the caller may scan all groups, the oldest first."""
+    return [shown(store, found) for found in results(store, "list-views", b"")]
+
+
+def shown(store, found):
+    """A view as an action has answered it."""
+    return View(store, found["view"], found["groups"], found["opened_unix_ns"], found["expires_unix_ns"],
+                found.get("lost"))
 
 
 def act(store, name, **fields):
     """The answer of an action. An attempt to open a view whose answer was lost leaves a view until it expires."""
-    action = flight.Action(name, json.dumps(fields).encode())
+    answers = results(store, name, json.dumps(fields).encode())
+    if not answers:
+        raise errors.Unavailable(f"{name}: the answer is empty")
+    return answers[0]
+
+
+def results(store, name, body):
+    """All results of an action."""
+    action = flight.Action(name, body)
 
     def attempt(client, options):
-        for result in client.do_action(action, options):
-            return json.loads(result.body.to_pybytes())
-        raise errors.Unavailable(f"{name}: the answer is empty")
+        return [json.loads(result.body.to_pybytes()) for result in client.do_action(action, options)]
     return store._retried(name, attempt)
 
 

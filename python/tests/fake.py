@@ -145,8 +145,14 @@ class Fake(flight.FlightServerBase):
 
     def do_action(self, context, action):
         if action.type != "routing":
-            body = json.loads(action.body.to_pybytes())
+            body = json.loads(action.body.to_pybytes() or b"{}")
             self.step(action.type, body)
+            if action.type == "list-views":
+                for view, records in self.views.items():
+                    answer = {"view": view, "groups": sorted({g for g, _ in records}), "opened_unix_ns": 1,
+                              "expires_unix_ns": 2, "lost": {"0": "its disk is gone"}}
+                    yield flight.Result(pa.py_buffer(json.dumps(answer).encode()))
+                return
             yield flight.Result(pa.py_buffer(json.dumps(self.view_action(action.type, body)).encode()))
             return
         self.step("routing", None)

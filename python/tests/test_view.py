@@ -49,6 +49,13 @@ def check(store, tmp_path, group=None):
     again = store.view(id=view.id, expires="3d")
     assert again.groups == view.groups and again.get_many([7], group)["data"].to_pylist() == [b"old 7"]
     other = store.view(group)
+    listed = {v.id: v for v in store.views()}
+    assert list(listed)[-2:] == [view.id, other.id] and listed[view.id].groups == view.groups
+    assert listed[view.id].get_many([7], group)["data"].to_pylist() == [b"old 7"]
+    if isinstance(store, FakeStore):
+        assert listed[view.id].lost == {"0": "its disk is gone"}
+    else:
+        assert listed[view.id].lost == {} and listed[view.id].opened == view.opened
     with pytest.raises(errors.IdsError, match=f"view.ids: has ids of view {view.id}, not of view {other.id}"):
         other.ids(tmp_path / "view.ids")
     other.close()
@@ -60,6 +67,7 @@ def check(store, tmp_path, group=None):
                  lambda: view.renew(), lambda: ds[0], view.ids):
         with pytest.raises(errors.ViewExpired, match=view.id):
             read()
+    assert view.id not in [v.id for v in store.views()]
 
 
 class FakeStore(sheafdb.Store):

@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"sheaf.dev/sheaf/client/batchv1"
 	"sheaf.dev/sheaf/client/recordv1"
 	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/security/access/guard"
@@ -164,4 +167,71 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			t.Error("data are in the audit log")
 		}
 	})
+}
+
+// Whoever opens, renews or closes a view leaves a line with its groups and the outcome, also where no writes are logged,
+// by gRPC and by Arrow Flight. A refusal has its own kind of line, and a list none.
+func TestViewsAreInTheAuditLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "audit")
+		audit, err := guard.OpenAudit(guard.AuditConfig{Path: path, Server: "s"})
+		must.OK(t, err)
+		g := startSeamed(t, seams{audit: audit}, "a", "b")
+		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{All: true}, access.Scan),
+			toCertificate("d", access.Groups{Names: []string{"a"}}, access.Scan)}})
+		conn := g.dial(g.servers["gateway"], g.as(identity.Client, "c"))
+		views := batchv1.NewViewServiceClient(conn)
+		out, err := views.OpenView(t.Context(), &batchv1.OpenViewRequest{})
+		must.OK(t, err)
+		id := out.GetView().GetId()
+		_, err = views.ListViews(t.Context(), &batchv1.ListViewsRequest{})
+		must.OK(t, err)
+		_, err = views.RenewView(t.Context(), &batchv1.RenewViewRequest{View: id})
+		must.OK(t, err)
+		denied := batchv1.NewViewServiceClient(g.dial(g.servers["gateway"], g.as(identity.Client, "d")))
+		if _, err := denied.CloseView(t.Context(), &batchv1.CloseViewRequest{View: id}); err == nil {
+			t.Error("a caller without the right has closed a view")
+		}
+		results, err := act(t.Context(), conn, "close-view", fmt.Sprintf(`{"view": %q}`, id))
+		if err != nil || len(results) != 1 {
+			t.Errorf("close-view: %q, %v", results, err)
+		}
+		must.OK(t, audit.Close())
+		text, err := os.ReadFile(path)
+		must.OK(t, err)
+		var got []string
+		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+			var e guard.Event
+			must.OK(t, json.Unmarshal(lines.Bytes(), &e))
+			name := e.Method[strings.LastIndex(e.Method, "/")+1:]
+			switch {
+			case e.Kind == "view" && e.View == id:
+				got = append(got, fmt.Sprintln(e.Caller, name, e.Verb, e.Action, e.Groups, e.Code))
+			case e.Kind == "refusal" && e.Caller == "client/d":
+				got = append(got, fmt.Sprintln(e.Caller, name, e.Verb, e.Group))
+			case e.Kind == "view":
+				t.Errorf("another line: %+v", e)
+			}
+		}
+		want := []string{"client/c OpenView scan open [a b] OK\n", "client/c RenewView scan renew [a b] OK\n",
+			"client/d CloseView scan b\n", "client/c DoAction scan close [a b] OK\n"}
+		if !slices.Equal(got, want) {
+			t.Errorf("the log has %q instead of %q", got, want)
+		}
+	})
+}
+
+// act returns the bodies of the results of an action of Arrow Flight.
+func act(ctx context.Context, cc *grpc.ClientConn, action, body string) (results []string, err error) {
+	stream, err := flight.NewFlightServiceClient(cc).DoAction(ctx, &flight.Action{Type: action, Body: []byte(body)})
+	for err == nil {
+		var result *flight.Result
+		if result, err = stream.Recv(); err == nil {
+			results = append(results, string(result.GetBody()))
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return results, err
 }

@@ -308,6 +308,13 @@ func TestViewsAreOfThoseWhoMayScan(t *testing.T) {
 			if err != nil || (len(list.GetViews()) == 1) != (want == codes.OK) {
 				t.Errorf("ListViews by %s: %v, %v", who, list, err)
 			}
+			results, err := act(t.Context(), conn(who), "list-views", "")
+			if err != nil || (len(results) == 1 && strings.Contains(results[0], id)) != (want == codes.OK) {
+				t.Errorf("list-views by %s: %q, %v", who, results, err)
+			}
+		}
+		if _, err := act(t.Context(), conn("one"), "list-views", `{"view": "x"}`); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("list-views with a body: %v", err)
 		}
 		for _, shared := range []bool{false, true} {
 			plan, err := recordv1.NewRecordServiceClient(conn("one")).PlanScan(t.Context(), &recordv1.PlanScanRequest{View: id,

@@ -24,6 +24,8 @@ type Call interface {
 	// audited, Wrote calls what(i) for each i below n to get the writes. It never calls what after it has returned.
 	// The caller leaves out writes that were refused, because the refusals are already in the audit log.
 	Wrote(n int, what func(i int) Written)
+	// Viewed records in the audit log that a view was opened, renewed or closed, or that this has failed.
+	Viewed(what Viewed)
 	// Can is like May, but a refusal is not written to the audit log, and a permission does not count as a use of a
 	// grant. The decision is not made again when the table changes during the call.
 	Can(verb Verb, group string) error
@@ -64,6 +66,7 @@ func (everybody) Caller() *Caller                                 { return &Call
 func (everybody) May(Verb, string) error                          { return nil }
 func (everybody) MayRecord(Verb, string, int64) error             { return nil }
 func (everybody) Wrote(int, func(i int) Written)                  {}
+func (everybody) Viewed(Viewed)                                   {}
 func (everybody) Can(Verb, string) error                          { return nil }
 func (everybody) Sees(string) bool                                { return true }
 func (everybody) Sign(value []byte, _ time.Duration) []byte       { return value }
@@ -112,6 +115,14 @@ func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 		return err
 	}
 	return call.MayRecord(verb, group, id)
+}
+
+// Viewed is what a caller has done with a view of records, and the outcome.
+type Viewed struct {
+	Action string   // "open", "renew" or "close"
+	View   string   // id of the view
+	Groups []string // names of its groups
+	Code   codes.Code
 }
 
 // Written is a write and its outcome.

@@ -16,7 +16,7 @@ import (
 type Event struct {
 	Time   string `json:"time"`   // time in RFC 3339 format, in UTC, with milliseconds
 	Server string `json:"server"` // name of the server that wrote the line
-	Kind   string `json:"kind"`   // one of refusal, admin, first-use and write
+	Kind   string `json:"kind"`   // one of refusal, admin, first-use, write and view
 	Caller string `json:"caller"`
 	Via    string `json:"via,omitempty"` // name of the gateway that forwarded the call
 	From   string `json:"from,omitempty"`
@@ -28,6 +28,9 @@ type Event struct {
 	// a line about writes, these are the first 100 ids.
 	IDs     []string `json:"ids,omitempty"`
 	Records int      `json:"records,omitempty"` // number of writes, if Kind is write; Code is then their common outcome
+	Action  string   `json:"action,omitempty"`  // open, renew or close, if Kind is view
+	View    string   `json:"view,omitempty"`    // id of the view, if Kind is view
+	Groups  []string `json:"groups,omitempty"`  // names of the view's first 100 groups, if Kind is view
 	Grants  []string `json:"grants,omitempty"`  // names of the grants that were used for the first time
 	Table   int64    `json:"table"`             // version of the table of grants, or 0 if the store has no table
 	Code    string   `json:"code,omitempty"`
@@ -44,7 +47,7 @@ type AuditConfig struct {
 const (
 	// auditQueue limits the number of lines that wait to be written. Any further lines are dropped and counted.
 	auditQueue = 4096
-	idsShown   = 100 // maximum number of ids in a line about writes
+	idsShown   = 100 // maximum number of ids in a line about writes, and of groups in a line about a view
 	groupShown = 253 // maximum number of bytes of a group's name in a line; valid names are not longer
 )
 

@@ -179,6 +179,14 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	}
 }
 
+func (c *call) Viewed(what access.Viewed) {
+	if what.Code == codes.PermissionDenied || what.Code == codes.Unauthenticated {
+		return // the refusal has a line already
+	}
+	c.note(Event{Kind: "view", Verb: access.Scan.String(), Action: what.Action, View: what.View,
+		Groups: what.Groups[:min(len(what.Groups), idsShown)], Code: what.Code.String()})
+}
+
 // refused records a refusal in the audit log. If the refusal is about a record, id is its id. Otherwise id is nil. If
 // the call's previous refusal was the same, nothing is written.
 func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
