@@ -169,8 +169,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 	})
 }
 
-// Whoever opens, renews or closes a view leaves a line with its groups and the outcome, also where no writes are logged,
-// by gRPC and by Arrow Flight. A refusal has its own kind of line, and a list none.
+// Whoever opens, renews or closes a view leaves a line with its groups and the outcome, also where no writes are
+// logged, by gRPC and by Arrow Flight. A refusal has its own kind of line, and a list none.
 func TestViewsAreInTheAuditLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "audit")
