@@ -14,6 +14,7 @@ for language in "$@"; do
     command -v javac >/dev/null || missing+=(openjdk-17-jdk-headless)
     command -v mvn >/dev/null || missing+=(maven)
     ;;
+  jre) command -v java >/dev/null || missing+=(default-jre-headless) ;;
   grpcurl) command -v jq >/dev/null || missing+=(jq) ;;
   *)
     echo "packages.sh: no language: $language" >&2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel of python/, installs it into an empty environment, and runs its tests against what was installed.
 # ARGS are arguments for pytest. The folder bin/sheafdb keeps both environments: that of the build and that of the
-# tests, which is made again when python/requirements-test.txt changes.
+# tests, which is made again when python/requirements-test.txt changes. SHEAF_SOAK adds what takes long to install.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 hack/clients/packages.sh python
@@ -35,6 +35,8 @@ if ! [ -e "$dir/pins" ]; then
   "$dir/env/bin/python" "${pip[@]}" install --constraint "$pins" pytest
   cp "$pins" "$dir/pins"
 fi
+# What is imported is compiled then: it is a small part of these libraries.
+"$dir/env/bin/python" "${pip[@]}" install --no-compile --constraint "$pins" -r python/requirements-tools.txt
 
 # The tests start stores of this program. Without it they are skipped, but a gate must run them.
 export SHEAF_BINARY=${SHEAF_BINARY-$PWD/bin/sheaf}
@@ -43,7 +45,8 @@ if ! [ -x "$SHEAF_BINARY" ]; then
   exit 1
 fi
 if [ -n "${SHEAF_SOAK-}" ]; then
-  "$dir/env/bin/python" "${pip[@]}" install --constraint "$pins" -r python/requirements-soak.txt
+  hack/clients/packages.sh jre
+  "$dir/env/bin/python" "${pip[@]}" install --no-compile --constraint "$pins" -r python/requirements-soak.txt
 fi
 cd python/tests
 # shellcheck disable=SC2086 # several arguments

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 
 import pytest
@@ -15,6 +16,7 @@ class Dev:
     def __init__(self, folder, *flags):
         self.folder, self.flags, self.address = folder, flags, "127.0.0.1:0"
         self.ca = self.cert = self.key = None
+        self.http = flags[flags.index("--records-http") + 1] if "--records-http" in flags else None
         self.start()
 
     def start(self):
@@ -44,6 +46,12 @@ class Dev:
         self.process.stdout.close()
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 def dev(tmp_path_factory, *flags):
     started = Dev(str(tmp_path_factory.mktemp("dev")), *flags)
     yield started
@@ -52,7 +60,7 @@ def dev(tmp_path_factory, *flags):
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory):
-    yield from dev(tmp_path_factory, "--groups", "4")
+    yield from dev(tmp_path_factory, "--groups", "4", "--records-http", f"127.0.0.1:{free_port()}")
 
 
 @pytest.fixture(scope="session")

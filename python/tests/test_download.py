@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import sheafdb
-from conftest import Dev
+from conftest import Dev, free_port
 from sheafdb import errors
 
 DATA = bytes(range(256)) * 20000
@@ -108,12 +108,6 @@ def test_a_file_is_complete_or_not_there(model, tmp_path):
         store.download(2**63, path)
     with pytest.raises(ValueError, match="records-http"):
         sheafdb.connect("127.0.0.1:1").download(7, path)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.mark.parametrize("flags", [(), ("--tls",)])
