@@ -62,6 +62,7 @@ var outsideBubbles = map[string]string{
 	"internal/shard/tenant_bench_test.go":    "a benchmark measures tenants by the real clock",
 	"internal/shard/unread_test.go":          "memory that the process holds is counted",
 	"internal/test/sim/blob_test.go":         "is in the bubble of world_test.go",
+	"internal/test/sim/holds_test.go":        "is in the bubble of world_test.go",
 	"internal/test/sim/lease_test.go":        "is in the bubble of world_test.go",
 	"internal/test/sim/machine_test.go":      "is in the bubble of world_test.go",
 }
