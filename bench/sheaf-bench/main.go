@@ -50,7 +50,9 @@ shown, not enforced.`,
 		Version: fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 	}
 	p.Flags(root)
-	for _, c := range []*cobra.Command{p.load(), p.rpc(), p.writePath(), p.copies(), p.archive(), p.layouts(), p.readers()} {
+	for _, c := range []*cobra.Command{
+		p.load(), p.rpc(), p.writePath(), p.copies(), p.archive(), p.layouts(), p.readers(),
+	} {
 		p.report.add(c)
 		root.AddCommand(c)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -36,8 +35,8 @@ const holdPart = 20
 type Copy interface {
 	UUID() uuid.UUID // of the group
 	Log() *group.Log
-	Replica() *replica.Replica
-	Leads(m replica.Members) bool // whether the copy is the leader of m
+	// Leads returns the present term of the group's consensus, and whether the copy is the leader in it.
+	Leads() (term uint64, leads bool)
 }
 
 // Holds records the holds of the groups on this shard, in memory only. It is safe for concurrent use.
@@ -183,8 +182,8 @@ var ErrLeaderHolds = errors.New("the group's leader has not reported yet that th
 // leader ends its hold first. Another member waits until etcd shows that the leader has no hold, because it would
 // otherwise learn the hold again. End returns ErrFollowed, ErrLeaderHolds, or the error of the log.
 func (h *Holds) End(ctx context.Context, sv Copy, state placement.Group) (ended bool, err error) {
-	m := sv.Replica().Members()
-	if !sv.Leads(m) {
+	term, leads := sv.Leads()
+	if !leads {
 		weights, known := h.reported.again(ctx, state.Leader)
 		if w := weights[state.Name]; !known || w.UUID != state.UUID || w.Holds {
 			return false, ErrLeaderHolds
@@ -199,8 +198,8 @@ func (h *Holds) End(ctx context.Context, sv Copy, state placement.Group) (ended 
 	_, ended = sv.Log().HistoryFloor()
 	ended = ended || one.known
 	// A leader must not learn from etcd what it has reported itself.
-	one.last, one.known, one.term = 0, false, m.Term
-	one.none, one.noneIn = true, m.Term
+	one.last, one.known, one.term = 0, false, term
+	one.none, one.noneIn = true, term
 	h.mu.Unlock()
 	if _, viewed, known := h.views(sv.UUID()); viewed || !known {
 		h.mu.Lock()
@@ -225,8 +224,8 @@ func (h *Holds) forget(r *replicas.Routes) {
 // Of returns the hold of a group's archive, on a shard that serves the group. It returns false if there is none. To
 // learn of it, Of may read from etcd what leaders have reported.
 func (h *Holds) Of(ctx context.Context, sv Copy, state placement.Group) (at uint64, on bool) {
-	if m := sv.Replica().Members(); sv.Leads(m) {
-		return h.ofLeader(ctx, sv, m.Term, state)
+	if term, leads := sv.Leads(); leads {
+		return h.ofLeader(ctx, sv, term, state)
 	}
 	told := h.reported.weightOf(ctx, state)
 	h.mu.Lock()
@@ -238,7 +237,7 @@ func (h *Holds) Of(ctx context.Context, sv Copy, state placement.Group) (at uint
 	if one.known {
 		return one.last, true
 	}
-	term := sv.Replica().Members().Term
+	term, _ := sv.Leads() // the term may be newer by now
 	return one.unknown(sv, term, told.Term > 0 && told.Term == term)
 }
 

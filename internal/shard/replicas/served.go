@@ -97,8 +97,11 @@ func (sv *Served) Log() *group.Log { return sv.log }
 // Replica implements serve.Group.
 func (sv *Served) Replica() *replica.Replica { return sv.node }
 
-// Leads reports whether this replica is the leader of m.
-func (sv *Served) Leads(m replica.Members) bool { return m.LeaderID == sv.RaftID }
+// Leads returns the present term of the group's consensus, and whether this replica is the leader in it.
+func (sv *Served) Leads() (term uint64, leads bool) {
+	m := sv.node.Members()
+	return m.Term, m.LeaderID == sv.RaftID
+}
 
 // Tenant implements serve.Group.
 func (sv *Served) Tenant() *quota.Tenant {

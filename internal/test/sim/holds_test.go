@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard/care"
@@ -206,11 +205,11 @@ func (p *process) UUID() uuid.UUID { return identity.Group }
 // Log implements care.Copy.
 func (p *process) Log() *group.Log { return p.log }
 
-// Replica implements care.Copy.
-func (p *process) Replica() *replica.Replica { return p.replica }
-
 // Leads implements care.Copy.
-func (p *process) Leads(m replica.Members) bool { return m.LeaderID == p.raftID }
+func (p *process) Leads() (term uint64, leads bool) {
+	m := p.replica.Members()
+	return m.Term, m.LeaderID == p.raftID
+}
 
 // keepHistory makes a process that is starting follow the views in etcd.
 func (p *process) keepHistory() {
@@ -286,7 +285,7 @@ func (w *world) runReports() {
 
 func (w *world) report(p *process) {
 	m := p.replica.Members()
-	if !p.replica.Status().Leader || !p.Leads(m) {
+	if !p.replica.Status().Leader || m.LeaderID != p.raftID {
 		w.reportOthers(p)
 		return
 	}
