@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -272,10 +273,11 @@ func (e *exporter) run(ctx context.Context) error {
 	renewal.Go(func() { e.renew(renewing, cancel) })
 	files, each := errgroup.WithContext(renewing)
 	files.SetLimit(e.opts.Workers)
-	for _, f := range e.manifest.Files {
-		if _, ok := e.done[f.Name]; ok {
-			continue
-		}
+	missing := slices.DeleteFunc(slices.Clone(e.manifest.Files), func(f fileInfo) bool {
+		_, ok := e.done[f.Name]
+		return ok
+	}) // before the first file is written, because each one is added to done
+	for _, f := range missing {
 		files.Go(func() error {
 			if each.Err() != nil {
 				return context.Cause(each)
