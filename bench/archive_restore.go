@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/listing"
+	"sheaf.dev/sheaf/internal/status/archiving"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -33,7 +34,11 @@ func (b *archiveBench) measureRestores(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// A restore without a time needs an archive that says up to when it covers its groups.
 	_, _, err = b.firstCopies(ctx, a)
+	if err == nil {
+		err = a.awaitReport(ctx, func(r *archiving.Report) bool { return r.ArchivedThrough != nil })
+	}
 	a.stop()
 	if err != nil {
 		return err
