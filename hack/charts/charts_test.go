@@ -147,6 +147,7 @@ func TestSplitRulesRefuses(t *testing.T) {
 		"wildcard verb":             {append(all, verb), own},
 		"wildcard resource":         {append(all, resource), own},
 		"wildcard group":            {append(all, group), own},
+		"pods in the own Role":      {all, append(own, pods)},
 		"wildcard in the own Role":  {all, append(own, verb)},
 		"URL":                       {append(all, url), own},
 		"no leases":                 {all, []rule{jobs}},

@@ -63,7 +63,9 @@ func splitRules(all roles) (split, error) {
 	}
 	for _, r := range all.own {
 		for _, resource := range r.Resources {
-			s.addOwn(r, resource)
+			if err := s.addOwn(r, resource); err != nil {
+				return split{}, err
+			}
 		}
 	}
 	if err := s.complete(); err != nil {
@@ -101,13 +103,17 @@ func (s *split) complete() error {
 }
 
 // addOwn adds a rule for the operator's own namespace. Jobs and claims there are those that inspect and wipe disks.
-func (s *split) addOwn(r rule, resource string) {
+func (s *split) addOwn(r rule, resource string) error {
 	r.Resources = []string{resource}
-	if resource == "jobs" || resource == "persistentvolumeclaims" {
+	switch resource {
+	case "jobs", "persistentvolumeclaims":
 		s.wipe = append(s.wipe, r)
-	} else {
+	case "leases", "events":
 		s.election = append(s.election, r)
+	default:
+		return fmt.Errorf("rule %+v is for the operator's own namespace: teach hack/charts which Role gets it", r)
 	}
+	return nil
 }
 
 func (s *split) addEverywhere(r rule, resource string) {

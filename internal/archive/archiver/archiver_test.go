@@ -167,8 +167,10 @@ func TestRequestsOfManyBusyGroupsAreFew(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		n := s.created() - s.blobs() - before
-		if day := n * 24 * 60 / minutes; day > 25_000 || n < minutes*6+256 {
-			t.Errorf("%d minutes make %d objects beside blobs, which is %d a day", minutes, n, day)
+		day := n * 24 * 60 / minutes
+		t.Logf("%d minutes make %d objects beside blobs, which is %d a day", minutes, n, day)
+		if day > 25_000 || n < minutes*6+256 {
+			t.Error("expected are at most 25,000 a day, and a segment of each group")
 		}
 	})
 }
