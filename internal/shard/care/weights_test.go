@@ -32,3 +32,30 @@ func TestTheReportOfADeletedGroupDoesNotCount(t *testing.T) {
 		t.Errorf("the report of the group does not count: %+v", w)
 	}
 }
+
+// A report of a later term is the newer one. Of reports whose order is not known, the one with a hold decides, because
+// history that was given up does not come back.
+func TestTheNewestReportDecides(t *testing.T) {
+	report := func(term, hold uint64) registry.Weight {
+		return registry.Weight{Term: term, Hold: hold, Holds: hold > 0}
+	}
+	for _, c := range []struct {
+		what     string
+		w, other registry.Weight
+		want     bool
+	}{
+		{"later term without a hold", report(3, 0), report(2, 9), true},
+		{"earlier term with a hold", report(2, 9), report(3, 0), false},
+		{"one term, the only hold", report(2, 9), report(2, 0), true},
+		{"one term, the greater hold", report(2, 9), report(2, 8), true},
+		{"one term, no hold", report(2, 0), report(2, 9), false},
+		{"of an older version, with a hold", report(0, 9), report(3, 0), true},
+		{"of an older version, without a hold", report(0, 0), report(3, 9), false},
+		{"after a hold of an older version", report(3, 0), report(0, 9), false},
+		{"after none of an older version", report(3, 0), report(0, 0), true},
+	} {
+		if got := isNewer(c.w, c.other); got != c.want {
+			t.Errorf("%s: %v", c.what, got)
+		}
+	}
+}
