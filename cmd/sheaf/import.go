@@ -107,20 +107,25 @@ func reportImport(out *cli.Output, report cli.ImportReport, err error) error {
 	if report.Seconds == 0 {
 		return err // the import did not start
 	}
+	return importEnded(out, report, importWords(report), importFailures(report), report.DryRun, err)
+}
+
+// importEnded prints the report of an import, as JSON or in words. It returns the error of the command, given the error
+// that has ended the import, if there was one, and what the user has to examine.
+func importEnded(out *cli.Output, report any, words, failures string, dryRun bool, err error) error {
 	var printErr error
 	if out.JSON {
 		printErr = out.WriteJSON(report)
 	} else {
-		_, printErr = fmt.Fprint(out.Out, importWords(report))
+		_, printErr = fmt.Fprint(out.Out, words)
 	}
 	switch {
-	case errors.Is(err, context.Canceled) && !report.DryRun:
+	case errors.Is(err, context.Canceled) && !dryRun:
 		return fmt.Errorf("%w: run again with --resume, which goes on where this import ended", err)
 	case err != nil:
 		return err
-	}
-	if words := importFailures(report); words != "" {
-		return errors.New(words)
+	case failures != "":
+		return errors.New(failures)
 	}
 	return printErr
 }

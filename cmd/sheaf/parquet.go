@@ -82,30 +82,23 @@ func importParquet(ctx context.Context, conn *cli.Conn, out *cli.Output, opts pa
 	if report.Seconds == 0 {
 		return err // the import did not start
 	}
-	var printErr error
-	if out.JSON {
-		printErr = out.WriteJSON(report)
-	} else {
-		_, printErr = fmt.Fprint(out.Out, importParquetWords(report))
-	}
-	switch {
-	case errors.Is(err, context.Canceled) && !report.DryRun:
-		return fmt.Errorf("%w: run again with --resume, which goes on where this import ended", err)
-	case err != nil:
-		return err
-	}
+	return importEnded(out, report, importParquetWords(report), importParquetFailures(report), report.DryRun, err)
+}
+
+// importParquetFailures describes the rows and files that were not imported. The text is empty if there are none.
+func importParquetFailures(r parquetcli.ImportReport) string {
 	var words []string
-	for _, kind := range cli.SortedKeys(report.Failed) {
-		noun := row{report.Failed[kind], "row", "rows"}
+	for _, kind := range cli.SortedKeys(r.Failed) {
+		noun := row{r.Failed[kind], "row", "rows"}
 		if kind == parquetcli.Unreadable {
-			noun = row{report.Failed[kind], "file", "files"}
+			noun = row{r.Failed[kind], "file", "files"}
 		}
 		words = append(words, counted("", noun)+" "+kind)
 	}
-	if len(words) > 0 {
-		return fmt.Errorf("not imported: %s", strings.Join(words, ", "))
+	if len(words) == 0 {
+		return ""
 	}
-	return printErr
+	return "not imported: " + strings.Join(words, ", ")
 }
 
 func importParquetWords(r parquetcli.ImportReport) string {

@@ -189,7 +189,8 @@ func (im *importer) completeTaken(ctx context.Context, rows []*put) error {
 		case errors.Is(there.Err, client.ErrTooLarge):
 			im.fail(p, failOther)
 		case there.Err != nil:
-			return fmt.Errorf("looking up id %d: %w", p.item.Key.ID, there.Err)
+			return fmt.Errorf("%s: looking whether record %s is there; run again with --resume: %w", p.name(), p.item.Key,
+				there.Err)
 		case !im.opts.Resume:
 			im.fail(p, failExists)
 		case bytes.Equal(there.Record.Data, p.item.Data):
