@@ -52,7 +52,6 @@ type archiveBench struct {
 const (
 	archiveMemoryBytes   = 256 << 20
 	archiveBytesPerRow   = 24
-	archiveSegmentBytes  = 32 << 20 // size of the objects in which an archiver sends most bytes
 	archivePutWriters    = 16
 	archivePutInterval   = time.Second
 	archiveShortInterval = 100 * time.Millisecond

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/bench/drive"
+	"sheaf.dev/sheaf/internal/archive/archiver"
 	"sheaf.dev/sheaf/internal/placement/listing"
 	"sheaf.dev/sheaf/internal/status/archiving"
 )
@@ -42,8 +43,9 @@ func startBucket(ctx context.Context, dir, gateway string) (*archiveBucket, erro
 	if err != nil {
 		return b, err
 	}
-	cmd := exec.Command(gateway, "--access", bucketSecret, "--secret", bucketSecret, "--port", address, "--quiet", //nolint:gosec,noctx,lll // the user's own program; close ends it
-		"posix", dir)
+	//nolint:gosec,noctx // the user's own program; close ends it
+	cmd := exec.Command(gateway, "--access", bucketSecret, "--secret", bucketSecret, "--port", address, "--quiet", "posix",
+		dir)
 	if b.s3, err = drive.Start(cmd, syscall.SIGKILL); err != nil {
 		return b, err
 	}
@@ -84,14 +86,14 @@ func (b *archiveBench) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// archiver is a process of `sheaf-archive run`.
-type archiver struct {
+// archiverProcess is a process of `sheaf-archive run`.
+type archiverProcess struct {
 	*drive.Process
 	http string // address of its status
 }
 
 // startArchiver starts to archive the store.
-func (b *archiveBench) startArchiver(ctx context.Context, url string, interval time.Duration) (a archiver, err error) {
+func (b *archiveBench) startArchiver(ctx context.Context, url string, interval time.Duration) (a archiverProcess, err error) {
 	if a.http, err = freeAddress(ctx); err != nil {
 		return a, err
 	}
@@ -101,13 +103,13 @@ func (b *archiveBench) startArchiver(ctx context.Context, url string, interval t
 }
 
 // stop ends the process as a user would.
-func (a archiver) stop() {
+func (a archiverProcess) stop() {
 	_ = a.Cmd.Process.Signal(os.Interrupt) // an error means that the process has already exited
 	<-a.Ended
 }
 
 // report returns what the archiver says of itself.
-func (a archiver) report(ctx context.Context) (r archiving.Report, err error) {
+func (a archiverProcess) report(ctx context.Context) (r archiving.Report, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.http+archiving.Path, nil)
 	if err != nil {
 		return r, err
@@ -144,7 +146,7 @@ func await(ctx context.Context, p *drive.Process, is func() (bool, error)) error
 }
 
 // awaitReport waits until a report of the archiver is as wanted. Before the archiver serves its status, there is none.
-func (a archiver) awaitReport(ctx context.Context, is func(r *archiving.Report) bool) error {
+func (a archiverProcess) awaitReport(ctx context.Context, is func(r *archiving.Report) bool) error {
 	return await(ctx, a.Process, func() (bool, error) {
 		r, err := a.report(ctx)
 		if err != nil {
@@ -160,7 +162,7 @@ type bucketSpeed struct{ upload, download float64 }
 // probe measures the bucket by the client that archives and restores, with objects of the size that an archive of the
 // given size has.
 func (b *archiveBench) probe(ctx context.Context, bytes int64) (s bucketSpeed, err error) {
-	each := min(archiveSegmentBytes, (bytes+int64(b.opts.Groups)-1)/int64(b.opts.Groups))
+	each := min(archiver.SegmentBytes, (bytes+int64(b.opts.Groups)-1)/int64(b.opts.Groups))
 	cmd := b.command(ctx, "probe", b.bucket.url("probe"), "--bytes", strconv.FormatInt(bytes, 10), "--object-bytes",
 		strconv.FormatInt(each, 10), "--timeout", "0", "-o", "json")
 	out, err := cmd.Output()

@@ -83,7 +83,7 @@ func (b *archiveBench) upload(ctx context.Context, f *rounds.Figures) (err error
 
 // firstCopies waits until all groups are archived. It returns how long that took from the beginning of the archiver's
 // work on, and the archiver's report.
-func (b *archiveBench) firstCopies(ctx context.Context, a archiver) (took time.Duration, r archiving.Report,
+func (b *archiveBench) firstCopies(ctx context.Context, a archiverProcess) (took time.Duration, r archiving.Report,
 	err error) {
 	var began time.Time
 	err = a.awaitReport(ctx, func(now *archiving.Report) bool {

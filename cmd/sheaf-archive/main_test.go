@@ -53,7 +53,7 @@ func TestProbeMeasuresAFolder(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	for _, wrong := range [][]string{{"--parallel", "0"}, {"--parallel", "65"}, {"--object-bytes", "0"},
-		{"--bytes", "-1"}} {
+		{"--bytes", "-1"}, {"--bytes", "1TiB", "--object-bytes", "1"}} {
 		if code, _, errs := runArchive(t, append([]string{"probe", url}, wrong...)...); code != 2 {
 			t.Errorf("%q: %d, %q", wrong, code, errs)
 		}

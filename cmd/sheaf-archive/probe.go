@@ -7,13 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sheaf.dev/sheaf/internal/archive/archiver"
 	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/base/units"
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// segmentBytes is the size at which an archiver ends a segment, the kind of object that holds most of an archive.
-const segmentBytes = 32 << 20
+// objectsMax bounds the number of objects of one measurement, as the program has their names in memory.
+const objectsMax = 1 << 20
 
 // probeFlags are the flags of the command probe.
 type probeFlags struct {
@@ -38,7 +39,7 @@ type probeSpeed struct {
 }
 
 func probeCommand(a *app) *cobra.Command {
-	f := probeFlags{objectBytes: segmentBytes}
+	f := probeFlags{objectBytes: archiver.SegmentBytes}
 	cmd := &cobra.Command{
 		Use:   "probe URL",
 		Short: "Check that a bucket can keep an archive, and measure how fast it is",
@@ -67,6 +68,9 @@ of --object-bytes. Give a longer --timeout for many bytes.`,
 func (f *probeFlags) run(ctx context.Context, out *cli.Output, b bucket.Bucket) error {
 	if f.objectBytes < 1 || f.parallel < 1 || f.parallel > 64 {
 		return cli.Usagef("--object-bytes must be at least 1, and --parallel 1 to 64")
+	}
+	if int64(f.bytes)/int64(f.objectBytes) >= objectsMax {
+		return cli.Usagef("--bytes and --object-bytes make more than %d objects: give larger --object-bytes", objectsMax)
 	}
 	probed, err := bucket.Probe(ctx, b)
 	if err != nil {

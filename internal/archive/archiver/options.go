@@ -25,8 +25,12 @@ type limits struct {
 	renewAfter uint64
 }
 
+// SegmentBytes is the size at which an archiver ends a segment object, the kind of object that has most bytes of an
+// archive.
+const SegmentBytes = 32 << 20
+
 var standardLimits = limits{
-	pendingBytes: 12 << 20, atOnceBytes: 8 << 20, segmentBytes: 32 << 20, looseBytes: 32 << 20, cacheBytes: 32 << 20,
+	pendingBytes: 12 << 20, atOnceBytes: 8 << 20, segmentBytes: SegmentBytes, looseBytes: 32 << 20, cacheBytes: 32 << 20,
 	cachedBytes: 1 << 20, pieces: 8192, renewAfter: 2160,
 }
 
