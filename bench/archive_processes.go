@@ -93,7 +93,8 @@ type archiverProcess struct {
 }
 
 // startArchiver starts to archive the store.
-func (b *archiveBench) startArchiver(ctx context.Context, url string, interval time.Duration) (a archiverProcess, err error) {
+func (b *archiveBench) startArchiver(ctx context.Context, url string, interval time.Duration) (a archiverProcess,
+	err error) {
 	if a.http, err = freeAddress(ctx); err != nil {
 		return a, err
 	}

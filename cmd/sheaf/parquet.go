@@ -87,7 +87,7 @@ func importParquet(ctx context.Context, conn *cli.Conn, out *cli.Output, opts pa
 
 // importParquetFailures describes the rows and files that were not imported. The text is empty if there are none.
 func importParquetFailures(r parquetcli.ImportReport) string {
-	var words []string
+	words := make([]string, 0, len(r.Failed))
 	for _, kind := range cli.SortedKeys(r.Failed) {
 		noun := row{r.Failed[kind], "row", "rows"}
 		if kind == parquetcli.Unreadable {
