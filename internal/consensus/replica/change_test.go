@@ -395,7 +395,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 		}
 		fourth.must(t, put(1, "a"))
 		// A request to campaign that has been kept for too long is ignored.
-		id, term = leader.Members().LeaderID, leader.Members().Term
+		id, term = fourth.Members().LeaderID, fourth.Members().Term
 		ok(t, fourth.ChangeMembers(timeout(t), change(learner(5))))
 		fifth := n.start(5)
 		until(t, "the next learner has everything", func() bool {
