@@ -282,6 +282,7 @@ generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/pr
 	go mod tidy
 	cd client && go mod tidy
 	cd cmd/sheaf-archive && go mod tidy
+	cd bench/peers && go mod tidy
 
 # GENERATED are the files that `make generate` writes.
 GENERATED := api client config docs/reference.md charts go.mod go.sum cmd/sheaf-archive/go.mod cmd/sheaf-archive/go.sum
