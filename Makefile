@@ -285,7 +285,7 @@ generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/pr
 	cd bench/peers && go mod tidy
 
 # GENERATED are the files that `make generate` writes.
-GENERATED := api client config docs/reference.md charts go.mod go.sum cmd/sheaf-archive/go.mod cmd/sheaf-archive/go.sum
+GENERATED := api client config docs/reference.md charts go.mod go.sum cmd/sheaf-archive/go.mod cmd/sheaf-archive/go.sum bench/peers/go.mod bench/peers/go.sum
 
 .PHONY: charts
 charts: $(TOOLS)/helm-docs ## Write what the charts take from config/: CRDs, RBAC rules, schema; and their README.md.
