@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/base/longlock"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/shard/replicas"
@@ -46,7 +46,7 @@ type Holds struct {
 	// heard of views yet.
 	views func(id uuid.UUID) (at uint64, on, known bool)
 
-	mu     sync.Mutex
+	mu     longlock.Mutex // guards groups, and the order in which logs are told of holds; held while End writes
 	groups map[uuid.UUID]*hold
 }
 
@@ -189,10 +189,11 @@ func (h *Holds) End(ctx context.Context, sv Copy, state placement.Group) (ended 
 			return false, ErrLeaderHolds
 		}
 	}
+	// The lock is held until the floor is gone. Otherwise a view that is opened meanwhile would lose its hold.
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	one := h.of(sv.UUID())
 	if len(one.callers) > 0 {
-		h.mu.Unlock()
 		return false, ErrFollowed
 	}
 	_, ended = sv.Log().HistoryFloor()
@@ -200,10 +201,7 @@ func (h *Holds) End(ctx context.Context, sv Copy, state placement.Group) (ended 
 	// A leader must not learn from etcd what it has reported itself.
 	one.last, one.known, one.term = 0, false, term
 	one.none, one.noneIn = true, term
-	h.mu.Unlock()
 	if _, viewed, known := h.views(sv.UUID()); viewed || !known {
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		h.set(sv, 0, false)
 		return ended, nil // views need the history; the log keeps no more of it than they do
 	}
