@@ -2,6 +2,7 @@ package care
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -26,26 +27,48 @@ func (c copyOfGroup) UUID() uuid.UUID       { return c.id }
 func (c copyOfGroup) Log() *group.Log       { return c.log }
 func (c copyOfGroup) Leads() (uint64, bool) { return 1, true }
 
+// newCopy returns the only copy of a new group, whose disk is in memory.
+func newCopy(t *testing.T) copyOfGroup {
+	one := copyOfGroup{id: uuid.New()}
+	opts := group.Options{
+		FS: vfstest.NewMem(), Dir: "/g", Identity: format.Identity{Store: uuid.New(), Group: one.id, Name: "g"},
+	}
+	if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if one.log, _, err = group.Load(t.Context(), opts, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = one.log.Close(true) })
+	return one
+}
+
+func TestNoHoldEndsBesideAnArchiver(t *testing.T) {
+	one, holds, call := newCopy(t), newHolds(newReportedWeights(weightsOfLeaders{}, time.Minute), noViews{}), new(int)
+	holds.Take(call, one, 0)
+	if _, err := holds.End(t.Context(), one, placement.Group{}); !errors.Is(err, ErrFollowed) {
+		t.Errorf("while an archiver follows: %v", err)
+	}
+	if _, known := one.log.HistoryFloor(); !known {
+		t.Error("the refused end has ended the hold")
+	}
+	holds.Leave(call)
+	if ended, err := holds.End(t.Context(), one, placement.Group{}); err != nil || !ended {
+		t.Errorf("ended %v, error %v", ended, err)
+	}
+	if _, known := one.log.HistoryFloor(); known {
+		t.Error("the hold has not ended")
+	}
+}
+
 // A view that is opened while the hold of an archive ends must keep its history. The other goroutine opens the view
 // between the moment when End has learned that there is no view, and the moment when End removes the history floor.
 func TestAViewThatOpensWhileAnArchiveEndsKeepsItsHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one := copyOfGroup{id: uuid.New()}
-		opts := group.Options{
-			FS: vfstest.NewMem(), Dir: "/g", Identity: format.Identity{Store: uuid.New(), Group: one.id, Name: "g"},
-		}
-		if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if one.log, _, err = group.Load(t.Context(), opts, nil); err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = one.log.Close(true) }()
-
+		one, holds := newCopy(t), newHolds(newReportedWeights(weightsOfLeaders{}, time.Minute), noViews{})
 		var viewed atomic.Bool
 		afterTheLook := func() {}
-		holds := newHolds(newReportedWeights(weightsOfLeaders{}, time.Minute), noViews{})
 		holds.views = func(uuid.UUID) (at uint64, on, known bool) {
 			on = viewed.Load()
 			afterTheLook()
