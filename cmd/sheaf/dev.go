@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -203,16 +204,20 @@ func sayServing(out *cli.Output, d *dev.Dev, cfg dev.Config, took time.Duration)
 	}
 	sayProblems(out, s)
 	out.Sayf("\nTry, in another terminal:")
-	plain := "-plaintext"
+	plain, web := "-plaintext", "http://"
 	if files := d.CallerFiles(); files != (client.TLSFiles{}) {
 		out.Sayf("  export SHEAF_CA=%s SHEAF_CERT=%s SHEAF_KEY=%s", files.CA, files.Cert, files.Key)
 		plain = "-cacert $SHEAF_CA -cert $SHEAF_CERT -key $SHEAF_KEY"
+		web = "--cacert $SHEAF_CA --cert $SHEAF_CERT --key $SHEAF_KEY https://"
 	}
 	out.Sayf("  echo hello | sheaf put 42%s%s", group, server)
 	out.Sayf("  sheaf get 42%s%s", group, server)
 	out.Sayf("  sheaf import DIR --id hash%s%s", strings.Replace(group, "my-group", "dir", 1), server)
 	out.Sayf("  sheaf status%s", server)
 	out.Sayf("  grpcurl %s %s list", plain, d.Addr())
+	if d.RecordsHTTPAddr() != "" {
+		out.Sayf("  curl %s%s/v1/records/%s/42", web, d.RecordsHTTPAddr(), cmp.Or(strings.TrimPrefix(group, " --group "), "-"))
+	}
 	if d.HTTPAddr() != "" {
 		out.Sayf("  curl http://%s/status", d.HTTPAddr())
 		out.Sayf("or look at http://%s/ in a browser.", d.HTTPAddr())
