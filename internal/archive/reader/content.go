@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 
 	"github.com/google/uuid"
 
@@ -18,7 +19,7 @@ type folder struct {
 	bucket bucket.Bucket // the store's folder in the bucket
 	store  uuid.UUID
 	keys   object.Keys
-	saw    func(name string, e object.Envelope) // called for each envelope that was read; may be nil
+	saw    func(name string, e object.Envelope) // called for each envelope that was read, also concurrently; may be nil
 }
 
 // content reads the content of one object in ranges, and checks every byte. It holds one chunk in memory. It repeats
@@ -31,7 +32,9 @@ type content struct {
 	bytes  int64 // size of the object, according to a listing, a catalogue or a stat
 
 	chunks *object.Chunks
+	whole  bool          // the caller reads the whole object, so one request asks for all of it
 	src    io.ReadCloser // positioned at the beginning of chunk next; nil if not open
+	left   int64         // number of bytes that src still has
 	next   int64
 	until  int64  // src ends before the chunk with this number
 	limit  int64  // the caller reads the content only up to this offset
@@ -44,7 +47,16 @@ type content struct {
 // knows about the object. It is nil if the caller knows nothing.
 func (f *folder) openContent(ctx context.Context, name string, kind object.Kind, bytes int64, to object.Header,
 	check func() error) (*content, error) {
-	c := &content{folder: f, name: name, kind: kind, bytes: bytes}
+	return f.openIn(ctx, &content{folder: f, name: name, kind: kind, bytes: bytes}, to, check)
+}
+
+// openWhole is like openContent, for a caller that then reads the whole object.
+func (f *folder) openWhole(ctx context.Context, name string, kind object.Kind, bytes int64, to object.Header,
+	check func() error) (*content, error) {
+	return f.openIn(ctx, &content{folder: f, name: name, kind: kind, bytes: bytes, whole: true}, to, check)
+}
+
+func (f *folder) openIn(ctx context.Context, c *content, to object.Header, check func() error) (*content, error) {
 	err := c.begin(ctx, to, check)
 	if mayHelp(ctx, err) {
 		c.close()
@@ -69,19 +81,24 @@ func (c *content) named(err error) error { return named(c.name, err) }
 // named adds the name of an object to an error.
 func named(object string, err error) error { return fmt.Errorf("object %s: %w", object, err) }
 
-// begin reads the envelope and the header. It reads whole chunks, so it may read more than the header.
+// begin reads the envelope and the header. It reads whole chunks, so it may read more than the header. Unless the
+// caller reads the whole object, it asks only for the first chunk.
 func (c *content) begin(ctx context.Context, to object.Header, check func() error) error {
 	if c.bytes < object.EnvelopeBytes {
 		return fmt.Errorf("%w: it has %d bytes", object.ErrCorrupt, c.bytes)
 	}
-	src, err := c.folder.bucket.Open(ctx, c.name, 0, min(c.bytes, object.EnvelopeBytes+object.ChunkBytes+firstCheckBytes))
+	length, until := min(c.bytes, object.EnvelopeBytes+object.ChunkBytes+firstCheckBytes), int64(1)
+	if c.whole {
+		length, until = c.bytes, math.MaxInt64
+	}
+	err := c.open(ctx, 0, length)
 	if err != nil {
 		return err
 	}
-	c.src, c.next, c.until = src, 0, 1
+	c.next, c.until = 0, until
 	envelope := make([]byte, object.EnvelopeBytes)
-	if _, err := io.ReadFull(src, envelope); err != nil {
-		return cut(err)
+	if err := c.read(envelope); err != nil {
+		return err
 	}
 	c.chunks, err = object.NewChunks(envelope, c.folder.store, c.kind, c.folder.keys)
 	if err != nil {
@@ -115,6 +132,23 @@ func (c *content) begin(ctx context.Context, to object.Header, check func() erro
 // firstCheckBytes is the length of the longest check. The first read includes this many bytes more, so that it always
 // contains the whole first chunk.
 const firstCheckBytes = 20
+
+// open asks the bucket for a range of the object.
+func (c *content) open(ctx context.Context, offset, length int64) error {
+	src, err := c.folder.bucket.Open(ctx, c.name, offset, length)
+	if err != nil {
+		return err
+	}
+	c.src, c.left = src, length
+	return nil
+}
+
+// read fills b with the next bytes of src.
+func (c *content) read(b []byte) error {
+	n, err := io.ReadFull(c.src, b)
+	c.left -= int64(n)
+	return cut(err)
+}
 
 // cut converts an unexpected end of the data to an error that says that the bucket returned too few bytes. It returns
 // other errors unchanged.
@@ -153,19 +187,18 @@ func (c *content) load(ctx context.Context, number int64) error {
 		c.close()
 		last := max(number, (c.limit-1)/object.ChunkBytes)
 		end, lastBytes := c.chunks.Place(last)
-		src, err := c.folder.bucket.Open(ctx, c.name, offset, end+lastBytes-offset)
-		if err != nil {
+		if err := c.open(ctx, offset, end+lastBytes-offset); err != nil {
 			return err
 		}
-		c.src, c.next, c.until = src, number, last+1
+		c.next, c.until = number, last+1
 	}
 	if c.buffer == nil {
 		e := c.chunks.Envelope()
 		c.buffer = make([]byte, min(object.ChunkBytes, e.ContentBytes)+firstCheckBytes)
 	}
 	stored := c.buffer[:length]
-	if _, err := io.ReadFull(c.src, stored); err != nil {
-		return cut(err)
+	if err := c.read(stored); err != nil {
+		return err
 	}
 	data, err := c.chunks.Open(stored, number)
 	if err != nil {
@@ -176,9 +209,14 @@ func (c *content) load(ctx context.Context, number int64) error {
 	return nil
 }
 
-// close closes the connection. The content can still be read afterwards.
+// close closes the connection. The content can still be read afterwards. A client of HTTP uses a connection again only
+// if it has received the whole answer, so close first reads the few bytes that the first request may have asked for
+// beyond the first chunk.
 func (c *content) close() {
 	if c.src != nil {
+		if c.left <= firstCheckBytes {
+			_, _ = io.Copy(io.Discard, io.LimitReader(c.src, firstCheckBytes+1)) // these bytes are not needed
+		}
 		_ = c.src.Close() // the object was only read, and every byte has a checksum, so an error does not matter
 		c.src = nil
 	}

@@ -21,22 +21,40 @@ type Framed struct {
 // Entries yields the archived entries from index first to index last, in order, each entry once. If objects overlap,
 // one of them may have a put or delete where another has only the request. In that case Entries yields the put or
 // delete. An element is valid until the next one is requested. Entries holds one chunk and one frame in memory for
-// each object that contains the current index. Unlike the other methods of Group, it may be called concurrently, and
-// its results may be used concurrently. It ends after an error.
+// each object that contains the current index, and one chunk for each of the next few objects, which it opens
+// meanwhile. Unlike the other methods of Group, it may be called concurrently, and its results may be used
+// concurrently. It ends after an error.
 func (g *Group) Entries(ctx context.Context, first, last uint64) iter.Seq2[Framed, error] {
 	return g.merge(ctx, g.sources, first, last)
+}
+
+// Bytes returns the size of the objects, and of the pieces of log objects, that may have entries up to an index. It may
+// be called concurrently.
+func (g *Group) Bytes(last uint64) (sum int64) {
+	for _, s := range g.sources {
+		switch {
+		case s.Last == 0 || s.First > last:
+		case s.log != nil:
+			sum += s.length
+		default:
+			sum += s.bytes
+		}
+	}
+	return sum
 }
 
 // merge is Entries for some of the group's sources.
 func (g *Group) merge(ctx context.Context, sources []*source, first, last uint64) iter.Seq2[Framed, error] {
 	return func(yield func(Framed, error) bool) {
-		m := merger{ctx: ctx, folder: g.archive.folder, first: first, last: last}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		m := merger{ctx: ctx, cancel: cancel, folder: g.archive.folder, first: first, last: last}
 		for _, s := range sources {
 			if s.Last != 0 && s.Last >= first && s.First <= last {
-				m.waiting = append(m.waiting, *s) // copy the source, because a walk changes its Range
+				m.waiting = append(m.waiting, &upcoming{source: *s}) // copy the source, because a walk changes its Range
 			}
 		}
-		slices.SortStableFunc(m.waiting, func(a, b source) int { return cmp.Compare(a.First, b.First) })
+		slices.SortStableFunc(m.waiting, func(a, b *upcoming) int { return cmp.Compare(a.First, b.First) })
 		defer m.close()
 		for {
 			f, err := m.next()
@@ -69,9 +87,10 @@ var errNoBlob = errors.New("the entry refers to no blob")
 // merger merges the entries of sources that may overlap.
 type merger struct {
 	ctx         context.Context // a field, because an iterator has no context argument
+	cancel      context.CancelFunc
 	folder      *folder
 	first, last uint64
-	waiting     []source // sources that have not been started, ordered by first index
+	waiting     []*upcoming // sources that have not been started, ordered by first index
 	walks       []*frameWalk
 	at          uint64 // index of the entry that was returned last
 }
@@ -136,9 +155,11 @@ func (m *merger) advance() error {
 // begin starts the walk over the first waiting source.
 func (m *merger) begin() error {
 	s := m.waiting[0]
+	s.openAhead(m.ctx, m.folder) // so that the bucket is asked for it before it is asked for those behind it
 	m.waiting = m.waiting[1:]
+	m.openAhead()
 	w := &frameWalk{}
-	w.pull, w.stop = iter.Pull2(m.frames(&s))
+	w.pull, w.stop = iter.Pull2(m.frames(s))
 	head, err, ok := w.pull()
 	if w.head = head; err != nil || !ok {
 		w.stop()
@@ -149,9 +170,10 @@ func (m *merger) begin() error {
 }
 
 // frames yields those requested entries of one source that have not been returned yet.
-func (m *merger) frames(s *source) iter.Seq2[Framed, error] {
+func (m *merger) frames(s *upcoming) iter.Seq2[Framed, error] {
 	return func(yield func(Framed, error) bool) {
-		err := s.walkFrames(m.ctx, m.folder, func(e *format.Entry, frame []byte) error {
+		open := func() (opened, error) { return s.wait(m.ctx, m.folder) }
+		err := s.walkOpened(m.ctx, m.folder, open, func(e *format.Entry, frame []byte) error {
 			switch {
 			case e.Index < m.first || e.Index <= m.at:
 				return nil
@@ -169,5 +191,9 @@ func (m *merger) frames(s *source) iter.Seq2[Framed, error] {
 func (m *merger) close() {
 	for _, w := range m.walks {
 		w.stop()
+	}
+	m.cancel()
+	for _, s := range m.waiting {
+		s.discard()
 	}
 }

@@ -18,8 +18,13 @@ type logs struct {
 	first, last uint64           // numbers; 0 if there are no log objects
 	bytes       map[uint64]int64 // sizes of the existing log objects, by number
 	loaded      map[uint64]*logObject
-	bodiesRoom  int64 // how many more bytes of bodies may be kept in memory
+	bodiesRoom  int64                // how many more bytes of bodies may be kept in memory
+	ahead       map[uint64]*logAhead // while read is called: the log objects that are opened before they are needed, by number
 }
+
+// logsAhead is the number of log objects for which the bucket is asked at the same time. Each holds up to one chunk,
+// which is 1 MiB, in memory.
+const logsAhead = 8
 
 // bodiesBytesMax bounds the memory for the bodies of log objects. Without these bodies, each group would read its
 // piece of each log object by a request of its own, twice in a restore: an hour of 10 s in 256 groups is 92,160 pieces.
@@ -39,7 +44,8 @@ type logObject struct {
 // listLogs lists the log objects. A listing may be out of date. If a number is missing between two listed objects,
 // listLogs therefore looks for the object by its name.
 func (f *folder) listLogs(ctx context.Context) (*logs, error) {
-	l := &logs{bytes: map[uint64]int64{}, loaded: map[uint64]*logObject{}, bodiesRoom: bodiesBytesMax}
+	l := &logs{bytes: map[uint64]int64{}, loaded: map[uint64]*logObject{}, bodiesRoom: bodiesBytesMax,
+		ahead: map[uint64]*logAhead{}}
 	for info, err := range f.bucket.List(ctx, object.LogPrefix, "") {
 		if err != nil {
 			return nil, fmt.Errorf("listing %s: %w", object.LogPrefix, err)
@@ -84,9 +90,21 @@ func (l *logs) gap(from uint64) uint64 {
 }
 
 // read returns the log objects from a number on, up to the first gap. It keeps them in memory, because the groups
-// share them.
+// share them. While it checks one, it asks the bucket for the next ones.
 func (l *logs) read(ctx context.Context, f *folder, from uint64) (read []*logObject, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		for _, a := range l.ahead {
+			<-a.over
+		}
+		clear(l.ahead)
+	}()
+	next := from
 	for number := from; l.has(number); number++ {
+		for ; l.has(next) && next < number+logsAhead; next++ {
+			l.openAhead(ctx, f, next)
+		}
 		o, err := l.load(ctx, f, number)
 		if err != nil {
 			return nil, err
@@ -94,6 +112,64 @@ func (l *logs) read(ctx context.Context, f *folder, from uint64) (read []*logObj
 		read = append(read, o)
 	}
 	return read, nil
+}
+
+// logAhead is a log object that is opened before it is needed.
+type logAhead struct {
+	object  *logObject
+	over    chan struct{} // closed when the attempt to open the object has ended
+	content *content      // nil if the object could not be opened; set before over is closed
+}
+
+// openAhead begins to open a log object.
+func (l *logs) openAhead(ctx context.Context, f *folder, number uint64) {
+	if l.loaded[number] != nil {
+		return
+	}
+	a := &logAhead{object: l.object(number), over: make(chan struct{})}
+	l.ahead[number] = a
+	go func() {
+		defer close(a.over)
+		// An error does not matter: load opens the object again, and returns the error of that attempt.
+		a.content, _ = a.object.open(ctx, f, nil)
+	}()
+}
+
+// opened returns the log object that openAhead has opened, unless there is none that follows the object with the given
+// CRC of the envelope.
+func (l *logs) opened(number uint64, before *uint32) (*logObject, *content) {
+	a := l.ahead[number]
+	if a == nil {
+		return nil, nil
+	}
+	delete(l.ahead, number)
+	if <-a.over; a.content == nil || a.object.follows(before) != nil {
+		return nil, nil
+	}
+	return a.object, a.content
+}
+
+func (l *logs) object(number uint64) *logObject {
+	return &logObject{number: number, name: object.LogName(number), bytes: l.bytes[number]}
+}
+
+// open reads the header, and checks that the object follows the one with the given CRC of the envelope.
+func (o *logObject) open(ctx context.Context, f *folder, before *uint32) (*content, error) {
+	c, err := f.openContent(ctx, o.name, object.KindLog, o.bytes, &o.header, func() error { return o.follows(before) })
+	if err == nil {
+		c.close()
+	}
+	return c, err
+}
+
+// follows returns an error unless the object follows the one with the given CRC of the envelope. If before is nil, the
+// preceding object does not exist.
+func (o *logObject) follows(before *uint32) error {
+	if before == nil || o.header.Previous == *before {
+		return nil
+	}
+	return fmt.Errorf("%w: it does not follow %s: the checksum of that one's envelope is another", object.ErrForeign,
+		object.LogName(o.number-1))
 }
 
 // load reads the header of one log object, and checks that the object continues the preceding one.
@@ -105,18 +181,13 @@ func (l *logs) load(ctx context.Context, f *folder, number uint64) (*logObject, 
 	if err != nil {
 		return nil, err
 	}
-	o := &logObject{number: number, name: object.LogName(number), bytes: l.bytes[number]}
-	c, err := f.openContent(ctx, o.name, object.KindLog, o.bytes, &o.header, func() error {
-		if before != nil && o.header.Previous != *before {
-			return fmt.Errorf("%w: it does not follow %s: the checksum of that one's envelope is another", object.ErrForeign,
-				object.LogName(number-1))
+	o, c := l.opened(number, before)
+	if o == nil {
+		o = l.object(number)
+		if c, err = o.open(ctx, f, before); err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
 	}
-	c.close()
 	e := c.chunks.Envelope()
 	o.chunks, o.envelope = c.chunks, e.CRC()
 	l.keepBody(o, c, &e)

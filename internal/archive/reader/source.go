@@ -25,25 +25,40 @@ type source struct {
 	length int64      // length of the piece
 }
 
-// openContent opens the object, and returns the range of the segment in the object's content.
-func (s *source) openContent(ctx context.Context, f *folder) (c *content, from, to int64, err error) {
+// opened is the object of a source, and the range of the segment in the object's content.
+type opened struct {
+	content  *content
+	from, to int64
+}
+
+// open opens the object, for a caller that then reads the whole segment.
+func (s *source) open(ctx context.Context, f *folder) (o opened, err error) {
 	if s.log != nil {
-		c = &content{folder: f, name: s.name, kind: object.KindLog, bytes: s.bytes, chunks: s.log.chunks}
-		return c, s.offset, s.offset + s.length, nil
+		c := &content{folder: f, name: s.name, kind: object.KindLog, bytes: s.bytes, chunks: s.log.chunks}
+		return opened{c, s.offset, s.offset + s.length}, nil
 	}
+	return s.openSegment(ctx, f, f.openWhole)
+}
+
+// opener is folder.openContent or folder.openWhole.
+type opener func(ctx context.Context, name string, kind object.Kind, bytes int64, to object.Header,
+	check func() error) (*content, error)
+
+// openSegment opens a segment object, and completes the Range from its header.
+func (s *source) openSegment(ctx context.Context, f *folder, open opener) (o opened, err error) {
 	var h object.Segment
-	c, err = f.openContent(ctx, s.name, object.KindSegment, s.bytes, &h, func() error {
+	c, err := open(ctx, s.name, object.KindSegment, s.bytes, &h, func() error {
 		if h.Group != s.Group || h.First != s.First || h.Last != s.Last {
 			return fmt.Errorf("%w: it has the entries %d to %d of group %s", object.ErrForeign, h.First, h.Last, h.Group)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, 0, 0, err
+		return opened{}, err
 	}
 	s.Range, s.described = h.Range, true
 	e := c.chunks.Envelope()
-	return c, e.HeaderBytes, e.ContentBytes, nil
+	return opened{c, e.HeaderBytes, e.ContentBytes}, nil
 }
 
 // describe completes the Range of a source by reading the object's header if necessary.
@@ -51,11 +66,11 @@ func (s *source) describe(ctx context.Context, f *folder) error {
 	if s.described {
 		return nil
 	}
-	c, _, _, err := s.openContent(ctx, f)
+	o, err := s.openSegment(ctx, f, f.openContent)
 	if err != nil {
 		return err
 	}
-	c.close()
+	o.content.close()
 	return nil
 }
 
@@ -70,6 +85,12 @@ func (s *source) walk(ctx context.Context, f *folder, visit func(e *format.Entry
 
 // walkFrames is like walk, but also passes each entry's frame to visit. The frame is valid only during the call.
 func (s *source) walkFrames(ctx context.Context, f *folder, visit func(e *format.Entry, frame []byte) error) error {
+	return s.walkOpened(ctx, f, func() (opened, error) { return s.open(ctx, f) }, visit)
+}
+
+// walkOpened is like walkFrames. It calls open only if the bucket must be asked for the source.
+func (s *source) walkOpened(ctx context.Context, f *folder, open func() (opened, error),
+	visit func(e *format.Entry, frame []byte) error) error {
 	if s.log != nil && s.length == 0 {
 		return nil // the piece has no entries
 	}
@@ -78,12 +99,12 @@ func (s *source) walkFrames(ctx context.Context, f *folder, visit func(e *format
 		from := s.offset - e.HeaderBytes
 		return s.read(f, bytes.NewReader(s.log.body[from:from+s.length]), s.length, visit)
 	}
-	c, from, to, err := s.openContent(ctx, f)
+	o, err := open()
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	return s.read(f, c.part(ctx, from, to), to-from, visit)
+	defer o.content.close()
+	return s.read(f, o.content.part(ctx, o.from, o.to), o.to-o.from, visit)
 }
 
 // read is walkFrames for a segment of the given length that is read from src.

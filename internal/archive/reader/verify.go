@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -78,8 +79,10 @@ type verifier struct {
 	names  map[string]int64 // sizes of all objects
 	used   map[string]bool
 	walks  map[uuid.UUID]*groupWalk // walks over the groups that could be read
-	sealed map[string]object.KeyID  // the key ids of the objects that were read, apart from those that are always plain
 	locked map[object.KeyID]bool    // the ids of keys that objects need and that were not given
+
+	mu     sync.Mutex
+	sealed map[string]object.KeyID // key ids of the objects that were read, but are not always plain; guarded by mu
 }
 
 func newVerifier(store uuid.UUID, opts VerifyOptions) *verifier {

@@ -14,8 +14,10 @@ import (
 	"sheaf.dev/sheaf/internal/archive/object"
 )
 
-// saw notes the key of an object.
+// saw notes the key of an object. It may be called concurrently.
 func (v *verifier) saw(name string, e object.Envelope) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if !e.Kind.IsPlain() {
 		v.sealed[name] = e.KeyID
 	}
