@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -221,6 +222,10 @@ func show(out *cli.Output, r *restore.Restore, when time.Time) error {
 	return nil
 }
 
+// garbagePercent is a lower GOGC than the default. A source holds up to 80 MiB of the groups that it sends, in large
+// blocks without pointers. So collecting garbage more often costs little, and saves a fifth of the memory.
+const garbagePercent = 50
+
 // serve serves a restore until ctx ends.
 func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Restore, certificates *certs.Source,
 	when time.Time, page *sourcePage) error {
@@ -232,6 +237,7 @@ func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Re
 		}
 		good++
 	}
+	debug.SetGCPercent(garbagePercent)
 	var listening net.ListenConfig
 	listener, err := listening.Listen(ctx, "tcp", f.listen)
 	if err != nil {

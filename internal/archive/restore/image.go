@@ -97,8 +97,8 @@ func (i *Image) Close() error {
 	return nil
 }
 
-// Open reads a file from an offset to its end. It reads the file from its beginning in the bucket, and discards the
-// data before the offset. The context also applies to the reads that follow. If a file cannot be read completely and
+// Open reads a file from an offset to its end. It makes the file from its beginning, and discards the data before the
+// offset. A segment comes from memory if the plan has kept it, and otherwise from the bucket, as each blob does. The context also applies to the reads that follow. If a file cannot be read completely and
 // correctly, the reader returns an error, but never io.EOF.
 func (i *Image) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, error) {
 	r, bytes, err := i.open(ctx, name)
@@ -157,8 +157,9 @@ func (r blobReader) Read(b []byte) (int, error) {
 type segmentReader struct {
 	plan    *plan
 	segment format.ManifestSegment
-	pull    func() (reader.Framed, error, bool)
+	pull    func() (reader.Framed, error, bool) // nil if the plan has kept the frames
 	stop    func()
+	row     int    // position of the next frame that was kept
 	at      int64  // number of bytes created so far
 	buf     []byte // reused for all frames
 	ready   []byte // the bytes that Read returns next
@@ -167,7 +168,11 @@ type segmentReader struct {
 
 func newSegmentReader(ctx context.Context, p *plan, s format.ManifestSegment) *segmentReader {
 	r := &segmentReader{plan: p, segment: s}
-	r.pull, r.stop = iter.Pull2(p.group.Entries(ctx, s.FirstIndex, s.LastIndex))
+	if p.kept != nil {
+		r.row = p.kept.from(s.FirstIndex)
+	} else {
+		r.pull, r.stop = iter.Pull2(p.group.Entries(ctx, s.FirstIndex, s.LastIndex))
+	}
 	header := format.SegmentHeader{
 		Store: p.identity.Store, Group: p.identity.Group, ID: s.ID, FirstIndex: s.FirstIndex, Created: p.created,
 	}
@@ -191,33 +196,52 @@ func (r *segmentReader) Read(b []byte) (int, error) {
 
 // fill creates the next frame. The frame keeps its entry's checksum, which package reader has verified.
 func (r *segmentReader) fill() error {
-	for {
-		f, err, ok := r.pull()
-		switch {
-		case err != nil:
-			return err
-		case !ok && r.at != r.segment.Bytes:
-			return fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have %d", r.plan.group,
-				format.ErrCorrupt, r.segment.Number, r.segment.Bytes, r.at)
-		case !ok:
-			return io.EOF
-		case f.Entry.Kind != format.KindPut || !r.plan.newest.has(f.Entry.ID, f.Entry.Index):
-			continue
-		}
-		if r.at+int64(len(f.Frame)) > r.segment.Bytes {
-			return fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have more", r.plan.group,
-				format.ErrCorrupt, r.segment.Number, r.segment.Bytes)
-		}
-		r.buf = append(r.buf[:0], f.Frame...)
-		format.MoveFrame(r.buf, r.segment.ID, r.at, true)
-		r.ready = r.buf
-		r.at += int64(len(r.buf))
-		return nil
+	again, err := r.next()
+	switch {
+	case err != nil:
+		return err
+	case !again && r.at != r.segment.Bytes:
+		return fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have %d", r.plan.group,
+			format.ErrCorrupt, r.segment.Number, r.segment.Bytes, r.at)
+	case !again:
+		return io.EOF
+	case r.at+int64(len(r.buf)) > r.segment.Bytes:
+		return fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have more", r.plan.group,
+			format.ErrCorrupt, r.segment.Number, r.segment.Bytes)
 	}
+	format.MoveFrame(r.buf, r.segment.ID, r.at, true)
+	r.ready = r.buf
+	r.at += int64(len(r.buf))
+	return nil
+}
+
+// next reads the next frame that belongs to the segment into buf. It returns false at the end.
+func (r *segmentReader) next() (bool, error) {
+	for r.pull != nil {
+		f, err, ok := r.pull()
+		if err != nil || !ok {
+			return false, err
+		}
+		if f.Entry.Kind == format.KindPut && r.plan.newest.has(f.Entry.ID, f.Entry.Index) {
+			r.buf = append(r.buf[:0], f.Frame...)
+			return true, nil
+		}
+	}
+	for k := r.plan.kept; r.row < len(k.rows) && k.rows[r.row].index <= r.segment.LastIndex; {
+		row := r.row
+		r.row++
+		if r.plan.newest.has(k.rows[row].id, k.rows[row].index) {
+			r.buf = k.appendFrame(r.buf[:0], row)
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Close implements io.Closer.
 func (r *segmentReader) Close() error {
-	r.stop()
+	if r.stop != nil {
+		r.stop()
+	}
 	return nil
 }

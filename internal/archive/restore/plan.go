@@ -17,6 +17,7 @@ import (
 type limits struct {
 	segmentBytes int64 // maximum size of a segment, unless a single part is larger
 	partBytes    int64 // number of bytes of archived entries after which a new part begins
+	keptBytes    int64 // number of bytes of entries that may be kept in memory
 }
 
 var defaultLimits = limits{segmentBytes: 256 << 20, partBytes: 32 << 20}
@@ -24,7 +25,7 @@ var defaultLimits = limits{segmentBytes: 256 << 20, partBytes: 32 << 20}
 // indexSpan is the smallest difference between two indexes that cannot be in the same segment (docs/format.md).
 const indexSpan = 1 << 32
 
-// plan describes the files of one group, without their data.
+// plan describes the files of one group. Unless the group is large, it also holds the data of their segments.
 type plan struct {
 	group    *reader.Group
 	identity format.Identity // identity of the new group
@@ -34,6 +35,8 @@ type plan struct {
 	version  uint64          // index of the last version at or below index; 0 if there is none
 	created  int64           // commit time of that version, in Unix ns
 	newest   newest
+	need     need  // memory that is reserved for the plan
+	kept     *kept // the frames of all puts up to index; nil if the group is read again when its files are read
 	segments []format.ManifestSegment
 	blobs    map[string]format.Entry // entries of puts that refer to blobs, by name of the blob's file
 	names    []string                // names of the blob files, in the order of the entries
@@ -49,6 +52,9 @@ type part struct {
 // makePlan creates the plan of a group, for which it reads the group once.
 func makePlan(ctx context.Context, g *reader.Group, identity format.Identity, index uint64, l limits) (*plan, error) {
 	p := &plan{group: g, identity: identity, index: index, term: 1, blobs: map[string]format.Entry{}}
+	if l.keptBytes > 0 {
+		p.kept = &kept{max: l.keptBytes}
+	}
 	p.next = max(index, g.Through) + format.LossJump // an index that clients have seen is not used again (safety rule 8)
 	if p.next > format.NumberMax {
 		return nil, fmt.Errorf("%s: %w: index %d", g, format.ErrCorrupt, p.next)
@@ -69,6 +75,9 @@ func makePlan(ctx context.Context, g *reader.Group, identity format.Identity, in
 		r := row{id: e.ID, index: e.Index}
 		if e.Kind == format.KindPut {
 			r.units = uint32(len(f.Frame) / 8) // a frame's length is a multiple of 8 bytes, and at most 1.1 MiB
+			if p.kept != nil && !p.kept.add(e, f.Frame) {
+				p.kept = nil
+			}
 		}
 		p.newest.add(r)
 		if n := len(parts); n == 0 || read >= l.partBytes || e.Index-parts[n-1].begin >= indexSpan {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,10 +30,9 @@ type Restore struct {
 	answers  func(ctx context.Context) error // Archive.Answers of the archive
 	groups   []Group
 	byID     map[uuid.UUID]int // index in groups, by UUID
-
-	mu   sync.Mutex
-	busy bool  // whether an image is open or being created; guarded by mu
-	last *plan // plan of the image that was created last, or nil; guarded by mu
+	images   *images
+	room     int64 // bytes that all plans together may reserve
+	patience time.Duration
 }
 
 // Group is one group of the archive, as of the time of a restore.
@@ -54,8 +52,9 @@ type Group struct {
 var (
 	// ErrNoFile means that the group has no file with that name, or that the offset is after the end of the file.
 	ErrNoFile = errors.New("the restored group has no such file")
-	// ErrBusy means that another image is open or being created.
-	ErrBusy = errors.New("another group is being restored")
+	// ErrBusy means that other images are open or being created, and that there is no memory for another one, or that
+	// one of them is of the same group.
+	ErrBusy = errors.New("other groups are being restored")
 	// ErrUnknown means that no group of the restore has that UUID.
 	ErrUnknown = errors.New("the restore has no such group")
 )
@@ -142,7 +141,7 @@ func build(ctx context.Context, a *reader.Archive, store uuid.UUID, w when) (*Re
 		return nil, fmt.Errorf("the new store needs a UUID of its own, and not %s", store)
 	}
 	r := &Restore{store: store, archived: a.Store(), at: w.time, header: a.Header(), limits: defaultLimits,
-		answers: a.Answers, byID: map[uuid.UUID]int{}}
+		answers: a.Answers, byID: map[uuid.UUID]int{}, images: newImages(roomBytes), room: roomBytes, patience: patience}
 	all, broken, err := a.Readable(ctx)
 	if err != nil {
 		return nil, err
@@ -285,11 +284,14 @@ func (r *Restore) Answers(ctx context.Context) error { return r.answers(ctx) }
 func (r *Restore) Archive() object.Archive { return r.header }
 
 // Image creates the image of a group, given the group's UUID in the new store. The founder is the Raft id of the
-// replica that installs the image. It must not be zero and must never have been used before. Only one image may be
-// open at a time, because each needs memory: up to 24 bytes for each record, about 200 bytes for each put above 1 MiB
-// in the history, and a few MiB. If Image returns ErrBusy, the caller can try again later. The group is read once to
-// create the image, and once more while the image's files are read. If the same group is requested twice in a row,
-// the plan of the first image is used again.
+// replica that installs the image. It must not be zero and must never have been used before.
+//
+// Images of several groups may be open at a time, as long as their memory suffices: what is read of a group is kept
+// until the image is closed, unless that is more than 60 MB. A larger group is read once to create the image, and once
+// more while the image's files are read. Only one of these may be open at a time. All images need up to 24 bytes for
+// each record, and about 200 bytes for each put above 1 MiB in the history. Image waits for memory, or for the end of
+// another image of the same group. If it returns ErrBusy, the caller can try again later. If the same group is
+// requested soon again, the plan of the first image is used again.
 func (r *Restore) Image(ctx context.Context, group uuid.UUID, founder uint64) (_ *Image, err error) {
 	at, ok := r.byID[group]
 	if !ok {
@@ -302,45 +304,24 @@ func (r *Restore) Image(ctx context.Context, group uuid.UUID, founder uint64) (_
 	if founder == 0 {
 		return nil, fmt.Errorf("%s: the Raft id of the replica that installs it is zero", g.from)
 	}
-	p, err := r.begin(group)
+	need := needOf(g.from.Bytes(g.Index), r.room)
+	p, err := r.images.begin(ctx, group, need, r.patience)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			r.end(nil)
+			r.images.end(group, need, p)
 		}
 	}()
 	if p == nil {
-		identity := format.Identity{Store: r.store, Group: group, Name: g.Name}
-		if p, err = makePlan(ctx, g.from, identity, g.Index, r.limits); err != nil {
+		identity, l := format.Identity{Store: r.store, Group: group, Name: g.Name}, r.limits
+		l.keptBytes = need.keep()
+		if p, err = makePlan(ctx, g.from, identity, g.Index, l); err != nil {
+			p = nil
 			return nil, err
 		}
+		p.need = need
 	}
-	return newImage(p, founder, func() { r.end(p) })
-}
-
-// begin reserves the only image that may be open. If the last image was of the same group, it returns that image's
-// plan.
-func (r *Restore) begin(group uuid.UUID) (*plan, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.busy {
-		return nil, ErrBusy
-	}
-	r.busy = true
-	if r.last != nil && r.last.identity.Group != group {
-		r.last = nil // free the memory of the last plan
-	}
-	return r.last, nil
-}
-
-// end releases the reservation. If p is not nil, it keeps p as the last plan.
-func (r *Restore) end(p *plan) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.busy = false
-	if p != nil {
-		r.last = p
-	}
+	return newImage(p, founder, func() { r.images.end(group, need, p) })
 }

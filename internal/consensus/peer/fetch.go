@@ -137,7 +137,7 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 }
 
 // finish ends a call after all files have been received. A source counts the groups that were received completely, and
-// sends another group only when the call has ended, so finish waits until the source has ended the call.
+// frees the memory for another group only when the call has ended, so finish waits until the source has ended the call.
 func (f *Fetcher) finish(ctx context.Context, group uuid.UUID, stream peerv1.PeerService_FetchGroupClient) error {
 	err := stream.CloseSend()
 	if err != nil || f.shard != "" {

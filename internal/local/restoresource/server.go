@@ -31,8 +31,8 @@ type Options struct {
 	SpeaksFor func(ctx context.Context, shard string) bool
 	// Limiter bounds the bytes per second that are sent. If it is nil, there is no limit.
 	Limiter *rate.Limiter
-	// IdleMax limits how long a call may last without a request for a file, because other groups wait for the end of the
-	// call. 0 means the constant IdleMax.
+	// IdleMax limits how long a call may last without a request for a file, because other groups may wait for the memory
+	// of its group. 0 means the constant IdleMax.
 	IdleMax time.Duration
 	Logger  *slog.Logger
 }
