@@ -33,6 +33,9 @@ import (
 const (
 	installsAtOnce = 16 // large installs are also limited by the shard that sends the files
 	installBusy    = 250 * time.Millisecond
+	// foundersAtOnce is the number of founders that are installed at the same time from the source of a restore. While
+	// the source reads one group from the bucket, it sends another one, and the shard syncs a third one.
+	foundersAtOnce = 3
 )
 
 // installPauses are the pauses between two attempts to install a replica.
@@ -54,7 +57,9 @@ type installer struct {
 	logger    *slog.Logger
 
 	slots    chan struct{} // bounds the installs in progress
-	turn     chan struct{} // bounds the installs from the source of a restore, which serves one at a time
+	founders chan struct{} // bounds the installs from the source of a restore
+	alone    chan struct{} // held by the only founder that is installed until the source is known to work
+	works    atomic.Bool   // whether a founder was installed since the source last had a problem
 	tried    sync.Map      // UUIDs of the groups that had a turn
 	founding atomic.Int64  // number of founders that are being installed, or wait for their turn
 	tookOver atomic.Uint64 // number of replicas that were installed
@@ -65,7 +70,7 @@ func newInstaller(s *Shard) *installer {
 		name: s.cfg.Name, ctx: s.ctx, watcher: s.watcher, loading: s.loading, health: s.setHealth, volume: s.volume,
 		replicas: s.replicas, withSpace: s.compactor.WithSpace, peers: s.peers, problems: s.problems,
 		tails: s.metrics.tails, logger: s.logger, slots: make(chan struct{}, installsAtOnce),
-		turn: make(chan struct{}, 1),
+		founders: make(chan struct{}, foundersAtOnce), alone: make(chan struct{}, 1),
 	}
 }
 

@@ -90,10 +90,11 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 	}
 }
 
-// inTurn waits until no other founder of this shard is being installed, and then installs this one. The founder keeps
-// its turn while the source is busy or has a problem that concerns all groups. If the source cannot read the group,
-// the founder loses its turn after the given number of attempts, because other groups may be readable. inTurn returns
-// the address of the source.
+// inTurn waits until few other founders of this shard are being installed, and then installs this one. Until the source
+// is known to work, it is asked for one founder at a time: callers need the first group soon, and a source that is away
+// is not asked by many. The founder keeps its turn while the source is busy or has a problem that concerns all groups.
+// If the source cannot read the group, the founder loses its turn after the given number of attempts, because other
+// groups may be readable. inTurn returns the address of the source.
 func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts int) (from string, err error) {
 	for i.isBehind(g) {
 		if !backoff.Sleep(ctx, firstPause) {
@@ -101,15 +102,20 @@ func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts in
 		}
 	}
 	select {
-	case i.turn <- struct{}{}:
+	case i.founders <- struct{}{}:
 		defer func() {
 			i.tried.Store(g.UUID, true)
-			<-i.turn
+			<-i.founders
 		}()
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
+	turn := founderTurn{installer: i}
+	defer turn.end()
 	for tries, unread := (&backoff.Tries{Doubling: installPauses}), 0; ; {
+		if !turn.begin(ctx) {
+			return from, ctx.Err()
+		}
 		if !i.isFounding(g) {
 			return from, errNotFounding
 		}
@@ -121,7 +127,12 @@ func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts in
 		if ctx.Err() == nil {
 			i.problems.Note(restoreSource, problem)
 		}
-		if isUnread(err) {
+		switch {
+		case err == nil:
+			i.works.Store(true)
+		case problem != nil:
+			i.works.Store(false)
+		case isUnread(err):
 			unread++
 		}
 		again := problem != nil || errors.Is(err, peer.ErrBusy) || isUnread(err) && unread < attempts
@@ -131,6 +142,38 @@ func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts in
 		if !tries.Wait(ctx) {
 			return from, ctx.Err()
 		}
+	}
+}
+
+// founderTurn is the right to ask the source. Only one goroutine uses it.
+type founderTurn struct {
+	installer *installer
+	alone     bool
+}
+
+// begin waits until the source is known to work, or until no other founder waits for that. It returns false if ctx is
+// done first.
+func (t *founderTurn) begin(ctx context.Context) bool {
+	i := t.installer
+	if t.alone || i.works.Load() {
+		return true
+	}
+	select {
+	case i.alone <- struct{}{}:
+		t.alone = true
+	case <-ctx.Done():
+		return false
+	}
+	if i.works.Load() {
+		t.end()
+	}
+	return true
+}
+
+func (t *founderTurn) end() {
+	if t.alone {
+		t.alone = false
+		<-t.installer.alone
 	}
 }
 

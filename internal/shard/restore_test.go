@@ -2,6 +2,7 @@ package shard
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -822,6 +823,48 @@ func TestGroupsThatComeFirstAreRestoredFirst(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The first group is restored alone, and the others at the same time.
+func TestGroupsAreRestoredAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		r := newRestored(t, smallBlobs)
+		var mu sync.Mutex
+		reading := map[string]int{} // number of objects that are being read, by group
+		together := 0               // greatest number of groups that were read at the same time
+		first := ""                 // group that was read first
+		early := false              // another one was read at the same time
+		r.source.start()
+		r.bucket.OnOpen = func(name string, _ int, content []byte) (io.Reader, error) {
+			for group, g := range r.groups {
+				if !strings.Contains(name, g.UUID.String()) {
+					continue
+				}
+				mu.Lock()
+				first = cmp.Or(first, group)
+				early = early || group != first && reading[first] > 0
+				reading[group]++
+				together = max(together, len(reading))
+				mu.Unlock()
+				time.Sleep(time.Second)
+				mu.Lock()
+				if reading[group]--; reading[group] == 0 {
+					delete(reading, group)
+				}
+				mu.Unlock()
+			}
+			return bytes.NewReader(content), nil
+		}
+		r.begin("a", nil)
+		for name := range r.groups {
+			r.reported(name, "a")
+			r.same(name)
+		}
+		if together != 2 || early {
+			t.Errorf("%d groups were read at the same time; one of them while %s was, the first one: %t", together, first, early)
+		}
+	})
 }
 
 // The bucket was away for an hour. When it answers again, every group is restored within a minute, both if it did not
