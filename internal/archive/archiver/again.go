@@ -116,6 +116,7 @@ func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, 
 	isLoss := m.LossEnd() > w.again.index
 	c := copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: w.again.floor,
 		after: w.again.index, diff: newDifference(end, w.again.index, floor, isLoss)}
+	defer c.abandon()
 	if err := c.all(ctx, m.Segments); err != nil {
 		return failed, err
 	}
@@ -125,6 +126,9 @@ func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, 
 		}
 	}
 	last, err := c.addMissed(ctx, m.Segments)
+	if err == nil {
+		err = c.uploaded()
+	}
 	if err != nil {
 		return failed, err
 	}

@@ -25,12 +25,16 @@ type Archiver struct {
 	// unlisted holds groups that have pieces, although no listing had a catalogue of them when the archiver started.
 	unlisted map[uuid.UUID]bool
 	copies   copies
-	cache    cache                                // bodies of small log objects, kept until their pieces become segments
-	pending  int64                                // size in bytes of the new entries in memory, for all groups together
-	names    atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
-	begun    chan struct{}                        // closed when start has returned
-	covers   covers
-	serving  []chan struct{} // the calls of Cover that are being served
+	// uploading holds one element while a segment of a copy is being created, so that the copies of all groups together
+	// have two segments in memory: this one, and the one that is being read.
+	uploading chan struct{}
+	spare     chan []byte                          // the memory of a segment that was uploaded
+	cache     cache                                // bodies of small log objects, kept until their pieces become segments
+	pending   int64                                // size in bytes of the new entries in memory, for all groups together
+	names     atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
+	begun     chan struct{}                        // closed when start has returned
+	covers    covers
+	serving   []chan struct{} // the calls of Cover that are being served
 }
 
 // New returns an archiver. It does nothing until Run is called.
@@ -51,6 +55,7 @@ func newArchiver(opts Options, limits limits) *Archiver {
 	}
 	a.chain.objects, a.chain.writer = a.objects, uuid.New()
 	a.copies.signal, a.covers.signal = make(chan struct{}, 1), make(chan struct{}, 1)
+	a.uploading, a.spare = make(chan struct{}, 1), make(chan []byte, 1)
 	return a
 }
 

@@ -30,67 +30,135 @@ func (a *Archiver) adopt() error {
 	return a.copies.err
 }
 
-// copyGroups makes the requested copies one after another, until ctx ends or an error must end the archiver.
+// copyGroups makes the requested copies, until ctx ends or an error must end the archiver. It reads the files of one
+// group after another. While it reads those of a group, it creates the last objects of the group before.
 func (a *Archiver) copyGroups(ctx context.Context) {
+	var last *lastObjects // of the group before; nil if they have been created
+	defer func() {
+		if last != nil {
+			_, _ = last.wait() // ctx has ended, or the archiver ends because of another error
+		}
+	}()
+	awaitLast := func() bool {
+		of := last
+		if last = nil; of == nil {
+			return true
+		}
+		g, err := of.wait()
+		return a.endCopy(ctx, of.wanted, g, nil, err)
+	}
 	for {
-		w, ok := a.copies.first()
-		if !ok {
+		w, ok := a.copies.begin()
+		switch {
+		case !ok && last != nil:
+			if !awaitLast() {
+				return
+			}
+		case !ok:
 			select {
 			case <-ctx.Done():
 				return
 			case <-a.copies.signal:
 			}
-			continue
-		}
-		var g *group
-		var again *copyAgain
-		var err error
-		if w.again == nil {
-			g, err = a.copyGroup(ctx, w.id)
-		} else {
-			again, err = a.copyGroupAgain(ctx, w)
-		}
-		if context.Cause(ctx) != nil {
-			return
-		}
-		var source sourceError
-		switch {
-		case err == nil:
-			a.copies.end(g, again, nil)
-		case errors.As(err, &source) || !isFinal(err):
-			a.board.failed(ReasonSource, err)
-			a.opts.Log.Warn("the copy of a group failed", "group", w.id, "again", w.again != nil, "error", err)
-			a.copies.end(nil, again, nil)
+		case w.again != nil:
+			if !awaitLast() {
+				return
+			}
+			again, err := a.copyGroupAgain(ctx, w)
+			if !a.endCopy(ctx, w, nil, again, err) {
+				return
+			}
 		default:
-			a.copies.end(nil, nil, err)
-			return
+			c, err := a.readGroup(ctx, w.id)
+			if err != nil && !a.endCopy(ctx, w, nil, nil, err) || !awaitLast() {
+				return
+			}
+			if err == nil {
+				last = a.createLast(ctx, w, c)
+			}
 		}
 	}
 }
 
-// copyGroup archives a group as of its applied index. It creates the blobs, then the segments, and finally the
-// catalogue, without which readers would not find the segments.
-func (a *Archiver) copyGroup(ctx context.Context, id uuid.UUID) (g *group, err error) {
+// endCopy records the outcome of a copy. It returns false if no further copy must be made.
+func (a *Archiver) endCopy(ctx context.Context, w wanted, g *group, again *copyAgain, err error) bool {
+	if context.Cause(ctx) != nil {
+		return false
+	}
+	var source sourceError
+	switch {
+	case err == nil:
+		a.copies.end(w.id, g, again, nil)
+	case errors.As(err, &source) || !isFinal(err):
+		a.board.failed(ReasonSource, err)
+		a.opts.Log.Warn("the copy of a group failed", "group", w.id, "again", w.again != nil, "error", err)
+		a.copies.end(w.id, nil, again, nil)
+	default:
+		a.copies.end(w.id, nil, nil, err)
+		return false
+	}
+	return true
+}
+
+// readGroup archives a group as of its applied index, apart from the last objects: it creates the blobs, and then the
+// segments. The last segment may still be on its way to the bucket when readGroup returns.
+func (a *Archiver) readGroup(ctx context.Context, id uuid.UUID) (*copier, error) {
 	files, d, m, err := a.openCopy(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	defer a.closeCopy(files, id)
-	c := copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: d.Index}
+	c := &copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: d.Index}
 	if d.FloorKnown {
 		c.floor = d.Floor
 	}
 	if err := c.all(ctx, m.Segments); err != nil {
+		c.abandon()
 		return nil, err
 	}
+	return c, nil
+}
+
+// lastObjects are the last objects of a copy, which are being created.
+type lastObjects struct {
+	wanted
+	over chan struct{} // closed when they exist, or cannot be created
+	// The following fields are the outcome. They are set before over is closed.
+	group *group
+	err   error
+}
+
+// wait returns the archived group.
+func (l *lastObjects) wait() (*group, error) {
+	<-l.over
+	return l.group, l.err
+}
+
+// createLast begins to create the last objects of a group: the last segment, and then the catalogue, without which
+// readers would not find the segments.
+func (a *Archiver) createLast(ctx context.Context, w wanted, c *copier) *lastObjects {
+	l := &lastObjects{wanted: w, over: make(chan struct{})}
+	go func() {
+		defer close(l.over)
+		l.group, l.err = a.catalogueOf(ctx, w.id, c)
+	}()
+	return l
+}
+
+// catalogueOf creates the catalogue of a group when all of its segments exist.
+func (a *Archiver) catalogueOf(ctx context.Context, id uuid.UUID, c *copier) (*group, error) {
+	if err := c.uploaded(); err != nil {
+		return nil, fmt.Errorf("copy group %s: %w", c.identity.Name, err)
+	}
+	name := c.identity.Name
 	catalogue := object.Catalogue{
-		Group: id, Name: m.Identity.Name, Segments: c.refs, Through: d.Index, Floor: c.floor, Log: a.chain.number.Load(),
+		Group: id, Name: name, Segments: c.refs, Through: c.index, Floor: c.floor, Log: a.chain.number.Load(),
 	}
 	number := a.damaged[id] + 1
 	if err := a.claimCatalogue(ctx, number, &catalogue); err != nil {
 		return a.foundInstead(ctx, id, err)
 	}
-	return &group{id: id, name: m.Identity.Name, catalogue: catalogue, number: number, next: d.Index}, nil
+	return &group{id: id, name: name, catalogue: catalogue, number: number, next: c.index}, nil
 }
 
 // openCopy asks the source for the files of a group, and checks their description.
@@ -134,14 +202,19 @@ type copier struct {
 	blobs    []blobAt        // blobs to which entries in b refer
 	refs     []object.SegmentRef
 	commits  []int64 // for each of the refs, the commit time of the last version up to its end
+	upload   *upload // of the segment of the last one of the refs; nil if all segments exist
+	bytes    int64   // size of all files of the replica
 
 	// The following fields are zero in a first copy.
 	after uint64      // the group is archived up to this index, so entries up to it are not copied
 	diff  *difference // compares the entries with the archive
 }
 
-// all copies the given segment files.
+// all copies the given segment files. The last segment may still be being created when it returns.
 func (c *copier) all(ctx context.Context, segments []format.ManifestSegment) error {
+	for i := range segments {
+		c.bytes += segments[i].Bytes
+	}
 	for i := range segments {
 		if err := c.file(ctx, &segments[i]); err != nil {
 			return fmt.Errorf("copy group %s: %w", c.identity.Name, err)
@@ -163,6 +236,22 @@ func (c *copier) commit() (at int64) {
 	}
 	return at
 }
+
+// buffer returns memory for a segment of the given size. That of the segment that was uploaded last is used again,
+// because it would otherwise be garbage for some time, and one segment after another is made.
+func (a *Archiver) buffer(bytes int64) []byte {
+	select {
+	case b := <-a.spare:
+		if int64(cap(b)) >= bytes {
+			return b
+		}
+	default:
+	}
+	return make([]byte, 0, max(bytes, min(2*bytes, a.limits.segmentBytes+frameBytesMax))) // the next one may be larger
+}
+
+// frameBytesMax is more than the size of every frame.
+const frameBytesMax = 2 << 20
 
 // blobAt is an entry's reference to a blob.
 type blobAt struct {
@@ -248,6 +337,9 @@ func (c *copier) add(ctx context.Context, e *format.Entry, frame []byte) error {
 
 func (c *copier) begin() {
 	c.b = pieces.NewBuilder(c.identity.Store, c.identity.Group, time.Now())
+	if c.diff == nil { // a further copy may have few entries
+		c.b.UseBuffer(c.archiver.buffer(min(c.bytes, c.archiver.limits.segmentBytes+frameBytesMax)))
+	}
 }
 
 // truncate removes all entries whose index is at least the given one. If some of them are already in a segment
@@ -265,6 +357,9 @@ func (c *copier) truncate(ctx context.Context, from uint64) error {
 		c.b = nil
 	}
 	for n := len(c.refs); n > 0 && c.refs[n-1].Last >= from; n = len(c.refs) {
+		if err := c.uploaded(); err != nil {
+			return err
+		}
 		last := c.refs[n-1]
 		c.refs, c.commits = c.refs[:n-1], c.commits[:n-1]
 		if last.First >= from {
@@ -315,7 +410,8 @@ func (c *copier) readBack(ctx context.Context, ref object.SegmentRef, below uint
 	})
 }
 
-// flush archives the entries in b: first their blobs, then the segment.
+// flush archives the entries in b: first their blobs, then the segment. It returns while the segment is being created,
+// so that the next entries are read meanwhile. Only one segment is created at a time, because each of them is in memory.
 func (c *copier) flush(ctx context.Context) error {
 	if c.b == nil || c.b.Empty() {
 		return nil
@@ -327,11 +423,52 @@ func (c *copier) flush(ctx context.Context) error {
 			return err
 		}
 	}
-	ref, err := c.archiver.writeSegment(ctx, c.identity.Name, c.floor, object.MadeByCopy, c.b)
-	if err != nil {
+	if err := c.uploaded(); err != nil {
 		return err
 	}
-	c.refs, c.commits = append(c.refs, ref), append(c.commits, c.commit())
-	c.b, c.blobs = nil, nil
+	a, b, u := c.archiver, c.b, &upload{over: make(chan struct{})}
+	select {
+	case a.uploading <- struct{}{}: // the last segment of the group before may still be in memory
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	r := b.Range()
+	c.refs, c.commits = append(c.refs, object.SegmentRef{First: r.First, Last: r.Last}), append(c.commits, c.commit())
+	c.b, c.blobs, c.upload = nil, nil, u
+	go func() {
+		defer close(u.over)
+		defer func() { <-a.uploading }()
+		u.ref, u.err = a.writeSegment(ctx, c.identity.Name, c.floor, object.MadeByCopy, b)
+		select {
+		case a.spare <- b.Buffer():
+		default:
+		}
+	}()
 	return nil
+}
+
+// upload is the creation of a segment.
+type upload struct {
+	over chan struct{} // closed when the segment exists, or cannot be created
+	// The following fields are the outcome. They are set before over is closed.
+	ref object.SegmentRef
+	err error
+}
+
+// uploaded waits until all segments exist.
+func (c *copier) uploaded() error {
+	u := c.upload
+	if u == nil {
+		return nil
+	}
+	<-u.over
+	c.upload, c.refs[len(c.refs)-1] = nil, u.ref
+	return u.err
+}
+
+// abandon waits until no segment is being created any more. It is called when the copy has failed.
+func (c *copier) abandon() {
+	if c.upload != nil {
+		<-c.upload.over
+	}
 }

@@ -47,6 +47,13 @@ func NewBuilder(store, group uuid.UUID, created time.Time) *Builder {
 	}
 }
 
+// UseBuffer makes the Builder use the memory of a buffer, so that a large segment is not moved in memory again and again
+// while it grows. It must be called before the first entry is added.
+func (b *Builder) UseBuffer(buffer []byte) { b.buf = append(buffer[:0], b.buf...) }
+
+// Buffer returns the memory of the segment, for UseBuffer of another Builder. The Builder must not be used any more.
+func (b *Builder) Buffer() []byte { return b.buf }
+
 // ID returns the segment's id.
 func (b *Builder) ID() format.SegmentID { return b.header.ID }
 
