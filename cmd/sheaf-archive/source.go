@@ -42,7 +42,7 @@ func sourceCommand(a *app) *cobra.Command {
 		Use:   "source URL",
 		Short: "Serve the groups of a store as of a time to the shards of a new store, until it is stopped",
 		Long: `Makes the groups of an archive as of one time into groups of a new store, whose shards fetch them here as
-from another shard. It needs no disk: each group is read from the bucket while it is sent. It writes one small object
+from another shard. It needs no disk: groups are read from the bucket while others are sent. It writes one small object
 below use/ of the archive, which stops prune, renews it every hour, and deletes it at the end. If the process is
 killed, prune waits for up to 6 hours. It may be stopped and started again, with the same --into and --time: the
 shards continue. Give the same --group, too.

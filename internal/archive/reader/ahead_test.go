@@ -129,6 +129,7 @@ func TestObjectsOpenedAheadAreClosed(t *testing.T) {
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
 		for _, err := range g.Entries(ctx, 1, model.Through()) {
 			if cancel(); err != nil && !errors.Is(err, context.Canceled) {
 				t.Fatal(err)

@@ -98,8 +98,9 @@ func (i *Image) Close() error {
 }
 
 // Open reads a file from an offset to its end. It makes the file from its beginning, and discards the data before the
-// offset. A segment comes from memory if the plan has kept it, and otherwise from the bucket, as each blob does. The context also applies to the reads that follow. If a file cannot be read completely and
-// correctly, the reader returns an error, but never io.EOF.
+// offset. A segment comes from memory if the plan has kept it, and otherwise from the bucket, as each blob does. The
+// context also applies to the reads that follow. If a file cannot be read completely and correctly, the reader returns
+// an error, but never io.EOF.
 func (i *Image) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, error) {
 	r, bytes, err := i.open(ctx, name)
 	if err != nil {

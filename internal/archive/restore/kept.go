@@ -27,8 +27,8 @@ const (
 	keptBlockBytes = 1 << 20
 )
 
-// keptMax returns the number of bytes that are needed to keep archived entries of the given size. Frames of less than 96
-// bytes need more, so a group that has mostly such frames is not kept.
+// keptMax returns the number of bytes that are needed to keep archived entries of the given size. Frames of less than
+// 96 bytes need more, so a group that has mostly such frames is not kept.
 func keptMax(archived int64) int64 { return archived + archived/4 }
 
 // add adds a frame. It returns false if there is no room for it.

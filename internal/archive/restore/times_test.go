@@ -148,8 +148,8 @@ func TestHashRoutingNamesAllGroups(t *testing.T) {
 	}
 }
 
-// If there is memory for one group, only one image may be open at a time. A second call for the same group uses the plan
-// again.
+// If there is memory for one group, only one image may be open at a time. A second call for the same group uses the
+// plan again.
 func TestOneImageIsOpenAtATime(t *testing.T) {
 	b := archivetest.NewMemory()
 	w := archivetest.Sample(t, b, object.Key{}, 50)
