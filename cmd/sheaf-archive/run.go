@@ -205,7 +205,7 @@ func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, so
 	if err != nil {
 		return err
 	}
-	debug.SetGCPercent(garbagePercent)
+	debug.SetGCPercent(archiverGarbagePercent)
 	log.Info("the archiver begins", "store", store.UUID, "routing", store.Routing, "key_id", keyID(all))
 	p.begin(store.UUID, a)
 	defer p.end()

@@ -222,10 +222,13 @@ func show(out *cli.Output, r *restore.Restore, when time.Time) error {
 	return nil
 }
 
-// garbagePercent is a lower GOGC than the default. A source holds up to 80 MiB of the groups that it sends, and an
+// These are lower values of GOGC than the default. A source holds up to 80 MiB of the groups that it sends, and an
 // archiver two segments of 32 MiB, in large blocks without pointers. So collecting garbage more often costs little, and
-// saves memory.
-const garbagePercent = 25
+// saves memory. Of an archiver, the buffers of the bucket's library are garbage after each object.
+const (
+	sourceGarbagePercent   = 50
+	archiverGarbagePercent = 25
+)
 
 // serve serves a restore until ctx ends.
 func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Restore, certificates *certs.Source,
@@ -238,7 +241,7 @@ func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Re
 		}
 		good++
 	}
-	debug.SetGCPercent(garbagePercent)
+	debug.SetGCPercent(sourceGarbagePercent)
 	var listening net.ListenConfig
 	listener, err := listening.Listen(ctx, "tcp", f.listen)
 	if err != nil {
