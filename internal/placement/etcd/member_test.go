@@ -145,6 +145,7 @@ func TestAnEmptyMemberFormsNoNewCluster(t *testing.T) {
 }
 
 func TestThreeMembersSurviveTheLossOfOne(t *testing.T) {
+	t.Parallel()
 	cluster := map[string]string{}
 	configs := map[string]etcd.MemberConfig{}
 	for _, name := range []string{"a", "b", "c"} {
@@ -267,6 +268,7 @@ func (a *signer) sign(t *testing.T, dir, name string) (cert, key string) {
 }
 
 func TestClientsUseTLSAndRotateTheirFiles(t *testing.T) {
+	t.Parallel()
 	dir, strangers := t.TempDir(), t.TempDir()
 	ca, stranger := newAuthority(t, dir), newAuthority(t, strangers)
 	cfg := memberConfig(t, "a")

@@ -140,66 +140,6 @@ func (s *secured) restart(name string) {
 	s.start(name)
 }
 
-// While clients write to it, the etcd of a store is switched to TLS and back, one member at a time, and then to a new
-// authority.
-func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: restarts members of etcd again and again")
-	}
-	t.Parallel()
-	s := newSecured(t, certs.Plaintext)
-	shard := identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}
-	writes := 0
-	write := func(mode certs.Mode) {
-		t.Helper()
-		writes++
-		put(t, s.as(shard, mode), fmt.Sprintf("k%d", writes), "v")
-	}
-	write(certs.Plaintext)
-	before := certs.Plaintext
-	for _, mode := range []certs.Mode{certs.Both, certs.Required, certs.Both, certs.Plaintext} {
-		s.become(mode)
-		for _, name := range []string{"b", "a", "c"} {
-			s.restart(name)
-			if r, ok := s.members[name].Report(); !ok || r.Mode != mode {
-				t.Errorf("%s reports %+v", name, r)
-			}
-			write(certs.Both) // members accept clients that use TLS in every mode
-		}
-		if mode != certs.Required {
-			write(certs.Plaintext)
-		}
-		// Each member gets the address that belongs to the new mode.
-		scheme := map[certs.Mode]string{certs.Plaintext: "http://", certs.Both: "https://", certs.Required: "https://"}[mode]
-		for ctx := testContext(t); ; time.Sleep(10 * time.Millisecond) {
-			list, err := s.as(shard, certs.Both).MemberList(ctx)
-			if ctx.Err() != nil {
-				t.Fatalf("not all members are known by an address of mode %s: %v", mode, err)
-			}
-			if err != nil {
-				continue // the members are electing a leader at the moment
-			}
-			n := 0
-			for _, m := range list.Members {
-				if len(m.PeerURLs) == 1 && strings.HasPrefix(m.PeerURLs[0], scheme) {
-					n++
-				}
-			}
-			if n == 3 {
-				break
-			}
-		}
-		before = mode
-	}
-	if before != certs.Plaintext {
-		t.Fatal("not back")
-	}
-	got, err := s.as(shard, certs.Plaintext).Get(testContext(t), "k", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil || got.Count != int64(writes) {
-		t.Errorf("%d of %d writes, %v", got.Count, writes, err)
-	}
-}
-
 // Only processes of the store may use its etcd, and only members of that etcd may connect to each other.
 func TestEtcdIsForItsOwnStore(t *testing.T) {
 	t.Parallel()
