@@ -16,6 +16,7 @@ import (
 
 // The commands `sheaf auth whoami` and `sheaf auth can-i` show the caller's name and rights.
 func TestWhoAmICommands(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")
 	of := func(name string) string { return filepath.Join(dir, "tls/admin", name) }

@@ -15,6 +15,7 @@ import (
 )
 
 func TestAttributesUpToTheirLimit(t *testing.T) {
+	t.Parallel()
 	p := startDev(t, t.TempDir(), "--shards", "1", "--groups", "1")
 	// The attributes may take 64 KiB. Of these, the two length fields take 2 and 4 bytes, and the key takes 1.
 	most := strings.Repeat("v", 64<<10-2-4-1)
@@ -54,6 +55,7 @@ func (p *process) dir() string {
 // TestAFullRealDisk imports more data than a real file system can hold. Stored records can be read, and files that were
 // not stored are named. After space becomes free, the import continues without a restart.
 func TestAFullRealDisk(t *testing.T) {
+	t.Parallel()
 	point := vfstest.LoopMount(t, "ext4", "", 512<<20, "-F", "-m", "0")
 	root := t.TempDir()
 	const files, fileBytes = 300, 100_000

@@ -12,6 +12,7 @@ import (
 // The doctor checks a healthy store and a store with a damaged segment, each with and without a process that serves the
 // store. It also checks folders and addresses that are not stores.
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "2")
 	p.do(t, "some text that is harmed", "put", "1").Want(t, 0)

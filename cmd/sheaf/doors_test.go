@@ -134,6 +134,7 @@ func checkClosed(t *testing.T, name string, pid int, l loopback.Listener) {
 // Each socket on which a process of a store with TLS listens is in the table of docs/security.md, and accepts only the
 // callers in that table. The test runs real processes, because only real processes would open an unexpected socket.
 func TestEachPortIsInTheTable(t *testing.T) {
+	t.Parallel()
 	table, err := pagetest.Ports("../..")
 	must(t, err)
 	r := &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",

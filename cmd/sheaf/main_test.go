@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -36,6 +37,11 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		return
+	}
+	// The tests wait for processes longer than they compute, so more of them run at once than the machine has processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	clitest.Main(m, func(dir string) { sheafBinary = filepath.Join(dir, "sheaf") }, "sheaf.dev/sheaf/cmd/sheaf")
 }

@@ -36,6 +36,7 @@ func serveProgram(t *testing.T, env []string, program string, args ...string) *p
 
 // The store runs etcd, two shards and a gateway as separate processes.
 func TestRealProcesses(t *testing.T) {
+	t.Parallel()
 	server, err := etcdserver.Start(t.TempDir())
 	must(t, err)
 	defer server.Close()

@@ -288,6 +288,7 @@ func TestCommandsOnRecords(t *testing.T) {
 
 // A scan returns each record once, in both formats, including large records.
 func TestScanGivesEveryRecordOnce(t *testing.T) {
+	t.Parallel()
 	p := startDev(t, t.TempDir())
 	want := map[string][]byte{}
 	for i, size := range []int{0, 1, 1000, 100_000, 1 << 20, 1<<20 + 1, 2_500_000} {

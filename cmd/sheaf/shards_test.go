@@ -9,6 +9,7 @@ import (
 // A shard is drained, appears as such in the list, and later accepts groups again. The records remain readable
 // throughout. A command that cannot be carried out exits with code 1 and prints the reason.
 func TestShards(t *testing.T) {
+	t.Parallel()
 	p := startDev(t, t.TempDir(), "--groups", "4", "--shards", "2")
 	for id := range 8 {
 		p.do(t, "text", "put", fmt.Sprint(id)).Want(t, 0)
