@@ -16,9 +16,10 @@ cmp LICENSE python/LICENSE || {
 mkdir -p "$dir"
 if ! cmp -s "$pins" "$dir/pins"; then
   rm -rf "$dir/build" "$dir/env" "$dir/pins"
+  python3 -m venv "$dir/env" &
   python3 -m venv "$dir/build"
-  "$dir/build/bin/python" "${pip[@]}" install --constraint "$pins" hatchling
-  python3 -m venv "$dir/env"
+  "$dir/build/bin/python" "${pip[@]}" install --no-compile --constraint "$pins" hatchling
+  wait $! # the environment of the tests
 fi
 rm -rf "$dir/dist"
 "$dir/build/bin/python" "${pip[@]}" wheel --no-deps --no-build-isolation --wheel-dir "$dir/dist" ./python
@@ -28,14 +29,14 @@ case "$wheel" in
 *) echo "hack/sheafdb/test.sh: this is not one wheel for every platform: $wheel" >&2; exit 1 ;;
 esac
 "$dir/env/bin/python" "${pip[@]}" uninstall --yes sheafdb 2>/dev/null || true
-"$dir/env/bin/python" "${pip[@]}" install --constraint "$pins" "$wheel"
+# What is imported is compiled then: it is a small part of what is installed.
+"$dir/env/bin/python" "${pip[@]}" install --no-compile --constraint "$pins" "$wheel"
 if ! [ -e "$dir/pins" ]; then
   # Nothing but the wheel and what it asks for is here yet.
   "$dir/env/bin/python" -c 'import sheafdb, sheafdb.ml; print("sheafdb", sheafdb.__version__, "is installed")'
-  "$dir/env/bin/python" "${pip[@]}" install --constraint "$pins" pytest
+  "$dir/env/bin/python" "${pip[@]}" install --no-compile --constraint "$pins" pytest
   cp "$pins" "$dir/pins"
 fi
-# What is imported is compiled then: it is a small part of these libraries.
 "$dir/env/bin/python" "${pip[@]}" install --no-compile --constraint "$pins" -r python/requirements-tools.txt
 
 # The tests start stores of this program. Without it they are skipped, but a gate must run them.
@@ -49,5 +50,16 @@ if [ -n "${SHEAF_SOAK-}" ]; then
   "$dir/env/bin/python" "${pip[@]}" install --no-compile --constraint "$pins" -r python/requirements-soak.txt
 fi
 cd python/tests
-# shellcheck disable=SC2086 # several arguments
-"$dir/env/bin/python" -P -m pytest -c ../pyproject.toml --rootdir .. -p no:cacheprovider . ${ARGS-}
+tests() { "$dir/env/bin/python" -P -m pytest -c ../pyproject.toml --rootdir .. -p no:cacheprovider "$@"; }
+if [ -n "${ARGS-}" ]; then
+  # shellcheck disable=SC2086 # several arguments
+  tests . $ARGS
+  exit
+fi
+# Half of the time is that of the loader, whose tests start processes and wait for them. They run beside the others.
+code=0
+tests test_loader.py >"$dir/loader.txt" 2>&1 &
+tests . --ignore test_loader.py || code=$?
+wait $! || code=$?
+cat "$dir/loader.txt"
+exit $code
