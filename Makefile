@@ -122,7 +122,7 @@ EMPTY :=
 RACE_SKIP ?= $(subst $(EMPTY) $(EMPTY),|,$(strip $(RACE_WALKS) $(RACE_LONG)))
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, except those that measure.
-	GOGC=400 GORACE=atexit_sleep_ms=0 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
+	GOGC=400 GORACE=atexit_sleep_ms=0 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -p 3 -vet=off -timeout 40m \
 	  $(if $(CI),-count=1) $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/storage/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
 
 # The clients in examples/ run in their languages against a store whose shards and gateway are killed, and against a

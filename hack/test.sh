@@ -5,7 +5,7 @@
 # Packages that only compute, or whose tests run in virtual time, are never retried, because a failure there is a real
 # finding. Packages that run processes, servers or real file systems (PROCESS) retry at most two failed tests, once
 # and separately. Each test that passed only then is printed as FLAKE. These packages wait more than they compute, so
-# three of them run at a time.
+# four of them run at a time. Of the others, three run at a time, because some wait for disks, peers or the linker.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PROCESS='^sheaf\.dev/sheaf/(cmd/.*|bench|bench/.*|internal/(test/(chaos|powercut|faultdisk|scaletest)|placement/etcd|local/dev|security/ratelimit|storage/wipe))$'
@@ -25,14 +25,14 @@ code=0
 if [ ${#alone[@]} -gt 0 ]; then
   # Memory is plentiful, and less frequent garbage collection saves a quarter of the processor time of these packages.
   # The packages below, which run Sheaf's programs, use the default that users have.
-  GOGC=${GOGC:-400} "${summary[@]}" -- -p 2 "${flags[@]}" "${alone[@]}" || code=$?
+  GOGC=${GOGC:-400} "${summary[@]}" -- -p 3 "${flags[@]}" "${alone[@]}" || code=$?
 fi
 if [ ${#processes[@]} -gt 0 ]; then
   report=$(mktemp)
   trap 'rm -f "$report"' EXIT
   again=0
   "${summary[@]}" --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-abort-on-data-race --rerun-fails-report "$report" \
-    --packages "${processes[*]}" -- -p 3 "${flags[@]}" || again=$?
+    --packages "${processes[*]}" -- -p 4 "${flags[@]}" || again=$?
   [ $again -ne 0 ] || sed -nE 's/^([^ ]+): [0-9]+ runs, [0-9]+ failures.*/FLAKE \1/p' "$report"
   [ $again -eq 0 ] || code=$again
 fi
