@@ -11,6 +11,7 @@ import (
 // Every part of the benchmark runs to its end with a tiny amount of data, using shards in separate processes. The
 // results mean nothing, so the test does not check them. A soak test also runs the parts that take longer.
 func TestCopiesAreMeasured(t *testing.T) {
+	t.Parallel()
 	parts := map[string]int{"put": 8, "move": 2, "move --tls": 6, "quiet": 3}
 	if soaktest.Long() {
 		parts["put --tls"], parts["foreground"], parts["read"], parts["etcd"], parts["failover"] = 12, 3, 8, 12, 4

@@ -20,6 +20,7 @@ var benchUser = &syscall.Credential{Uid: 65532, Gid: 65532}
 // A user without root privileges can measure an existing file system. The test runs the program as the Job in
 // config/samples does.
 func TestBenchLayoutsWithoutRoot(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED as another user: this is not root")
 	}
@@ -73,6 +74,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 
 // A run leaves no mount and no loop device behind, whether it is interrupted or killed.
 func TestBenchLayoutsKilled(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED: mounting needs root")
 	}

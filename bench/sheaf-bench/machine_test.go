@@ -45,6 +45,7 @@ var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--record
 
 // The benchmarks run to their end with tiny datasets. The results mean nothing, so the test does not check them.
 func TestBenchmarksRun(t *testing.T) {
+	t.Parallel()
 	checkRun(t, 10, 5, "rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64")
 	for _, part := range []string{"load", "index", "put", "group"} {
 		checkRun(t, 1, 0, append(smallLoad, "--only", part)...)
