@@ -105,7 +105,7 @@ test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run the tests of test-a
 	SHEAF_API=all $(TEST_API)
 
 # RACE_NOT matches packages whose short tests start no goroutine, or whose goroutines take turns. RACE_SKIP matches
-# walks over damage, crashes and histories, each case of which runs in one goroutine, and tests that need 8 to 43
+# walks over damage, crashes and histories, each case of which runs in one goroutine, and tests that need 5 to 43
 # processor seconds under the detector to repeat what the other tests of their package do at once. The soaks log and
 # raft include them: RACE_SKIP='^$$'. By default, each program with the detector sleeps for a second before it exits.
 RACE_NOT := /(internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/storage/group/format)$$
@@ -113,11 +113,12 @@ RACE_WALKS := AtEveryOperation$$ ^TestRule[46]_ ^TestRule8_(Repair|Indexes|ACras
   ^TestPruningKeepsTheWindowAndThePoints$$ ^TestALargeGroupIsRestored$$ ^TestTheReaderAnswersWhatWasWritten$$ \
   ^TestAPowerCutAtEachStepOfARestore$$ ^TestVerifyPassesWhatAPowerCutLeavesOfALog$$ ^TestRestartsLeaveNoFiles$$ \
   ^TestAbsurdNumbersOfAGroup$$ ^TestChangesReportEveryLatestState$$ ^TestSnapshotsOfThePastEqualTheModel$$ \
-  ^TestHistoryAboveTheFloorEqualsTheModel$$ ^TestHintOfTheActiveSegment$$ ^TestStoreEqualsModelAfterPuts
+  ^TestHistoryAboveTheFloorEqualsTheModel$$ ^TestHintOfTheActiveSegment$$ ^TestStoreEqualsModelAfterPuts ^TestEachFlippedByteIsFound$$
 RACE_LONG := ^TestExplore$$ ^TestDeletesBesideFailoversLoseNoPut$$ ^TestAViewMovesWithItsGroups$$ \
   ^TestEveryCopyAnswersForAView$$ ^TestTheOldestViewBreaks$$ ^TestTheLeadGoesToNoHangingDisk$$ \
   ^TestSnapshotsMoveTheirMetrics$$ ^TestEveryMemberHoldsWhatIsNotArchived$$ ^TestADomainIsLostAtEachStepOfAMigration$$ \
-  ^TestAMoveFollowsItsTarget$$ ^TestAnArchiverFetchesAGroupAndItsBlobs$$
+  ^TestAMoveFollowsItsTarget$$ ^TestAnArchiverFetchesAGroupAndItsBlobs$$ \
+  ^TestAReaderThatDoesNotReadIsDisconnectedByTheGateway$$ ^TestPagesOf100000Groups$$
 EMPTY :=
 RACE_SKIP ?= $(subst $(EMPTY) $(EMPTY),|,$(strip $(RACE_WALKS) $(RACE_LONG)))
 .PHONY: race

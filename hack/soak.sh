@@ -41,8 +41,8 @@ soak_raft() {
   step "tests of replicas, shards and placement" suite ./internal/test/sim/... ./internal/consensus/replica/... ./internal/shard/... ./internal/consensus/peer/... \
     ./internal/placement/... ./internal/consensus/move/... ./internal/test/clienttest ./internal/shard/quota/... ./internal/security/access/... ./internal/archive/...
   step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/test/sim ./internal/test/vfstest'
-  step "whole shards and stores under the race detector" make race RACE_SKIP='^$$' PKG='./internal/shard ./internal/test/storetest'
-  step "walks of archives under the race detector" make race RACE_SKIP='^$$' PKG='./internal/archive/archiver ./internal/archive/prune ./internal/archive/restore'
+  step "shards, gateways and stores under the race detector" make race RACE_SKIP='^$$' PKG='./internal/shard ./internal/gateway ./internal/test/storetest'
+  step "walks of archives under the race detector" make race RACE_SKIP='^$$' PKG='./internal/archive/archiver ./internal/archive/prune ./internal/archive/reader ./internal/archive/restore'
 }
 
 soak_proc() {

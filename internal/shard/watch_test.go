@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/cursor"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // watched is a Watch together with the changes that it has returned.
@@ -191,7 +192,8 @@ func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 		f := start(t, newRegistry(hash1, "s1"), func(c *Config) { c.sendTimeout = time.Hour }).ready()
 		slow := f.watch("0", nil)
 		must(t, slow.next())
-		const watchers, ids, rounds, size = 40, 20, 6, 50_000
+		const ids, rounds, size = 20, 6, 50_000
+		watchers := soaktest.Pick(40, 40, 12)
 		want := map[int64][]byte{}
 		for id := range int64(ids) {
 			want[id] = data(id+1000*(rounds-1), size)
