@@ -100,7 +100,7 @@ func killAlways() int { return 1 }
 const roundsMax = 300
 
 // aliveUntil returns the runs to make for a story that takes the given number of writes. In one run, every operator
-// dies after its first write. In each of the other runs, only one operator dies: after write 1, 6, 11 and so on. On a
+// dies after its first write. In each of the other runs, only one operator dies: after write 1, 11, 21 and so on. On a
 // real API server, a run costs ten times as much, so the operator dies only after a quarter, a half or three quarters
 // of the writes. A soak makes one run for every single write.
 func aliveUntil(writes int) map[string]killPlan {
@@ -116,7 +116,7 @@ func aliveUntil(writes int) map[string]killPlan {
 			after(max(1, writes*quarter/4))
 		}
 	default:
-		for at := 1; at <= writes; at += 5 {
+		for at := 1; at <= writes; at += 10 {
 			after(at)
 		}
 	}

@@ -69,7 +69,7 @@ var noteFlakes func(report *ginkgo.Report)
 var _ = ginkgo.ReportAfterSuite("flakes", func(report ginkgo.Report) { noteFlakes(&report) })
 
 func TestControllers(t *testing.T) {
-	debug.SetGCPercent(300) // garbage collection would take a fifth of a run on the fake, and memory is plentiful
+	debug.SetGCPercent(1000) // garbage collection would take a fifth of a run on the fake, and memory is plentiful
 	suite, reporter := ginkgo.GinkgoConfiguration()
 	if words := os.Getenv(kubetest.FocusVariable); words != "" {
 		suite.FocusStrings = append(suite.FocusStrings, words)
