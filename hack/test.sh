@@ -21,19 +21,33 @@ eval "flags+=(${TESTFLAGS-})" # TESTFLAGS may contain quoted words
 [ -z "${FOCUS-}" ] || flags+=(-run "$FOCUS")
 [ -z "${SKIP-}" ] || flags+=(-skip "^($SKIP)\$")
 summary=(bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped)
-code=0
-if [ ${#alone[@]} -gt 0 ]; then
+run_alone() {
+  [ ${#alone[@]} -gt 0 ] || return 0
   # Memory is plentiful, and less frequent garbage collection saves a quarter of the processor time of these packages.
   # The packages below, which run Sheaf's programs, use the default that users have.
-  GOGC=${GOGC:-400} "${summary[@]}" -- -p 3 "${flags[@]}" "${alone[@]}" || code=$?
-fi
-if [ ${#processes[@]} -gt 0 ]; then
-  report=$(mktemp)
-  trap 'rm -f "$report"' EXIT
-  again=0
-  "${summary[@]}" --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-abort-on-data-race --rerun-fails-report "$report" \
-    --packages "${processes[*]}" -- -p 4 "${flags[@]}" || again=$?
-  [ $again -ne 0 ] || sed -nE 's/^([^ ]+): [0-9]+ runs, [0-9]+ failures.*/FLAKE \1/p' "$report"
-  [ $again -eq 0 ] || code=$again
+  GOGC=${GOGC:-400} "${summary[@]}" -- -p 3 "${flags[@]}" "${alone[@]}"
+}
+run_processes() {
+  [ ${#processes[@]} -gt 0 ] || return 0
+  local code=0
+  "${summary[@]}" --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-abort-on-data-race --rerun-fails-report "$work/report" \
+    --packages "${processes[*]}" -- -p 4 "${flags[@]}" || code=$?
+  [ $code -ne 0 ] || sed -nE 's/^([^ ]+): [0-9]+ runs, [0-9]+ failures.*/FLAKE \1/p' "$work/report"
+  return $code
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+touch "$work/report"
+code=0
+if [ -n "${SHEAF_API-}" ]; then
+  # Both wait for API servers.
+  run_alone >"$work/alone" 2>&1 &
+  run_processes || code=$?
+  wait $! || code=$?
+  cat "$work/alone"
+else
+  run_alone || code=$?
+  run_processes || code=$?
 fi
 exit $code
