@@ -41,7 +41,7 @@ soak_raft() {
   step "tests of replicas, shards and placement" suite ./internal/test/sim/... ./internal/consensus/replica/... ./internal/shard/... ./internal/consensus/peer/... \
     ./internal/placement/... ./internal/consensus/move/... ./internal/test/clienttest ./internal/shard/quota/... ./internal/security/access/... ./internal/archive/...
   step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/test/sim ./internal/test/vfstest'
-  step "shards, gateways and stores under the race detector" make race RACE_SKIP='^$$' PKG='./internal/shard ./internal/gateway ./internal/test/storetest'
+  step "whole shards and stores under the race detector" make race RACE_SKIP='^$$' PKG='./internal/shard ./internal/test/storetest'
   step "walks of archives under the race detector" make race RACE_SKIP='^$$' PKG='./internal/archive/archiver ./internal/archive/prune ./internal/archive/reader ./internal/archive/restore'
 }
 
@@ -50,6 +50,7 @@ soak_proc() {
   step "chaos" chaos
   step "tests of processes" suite ./cmd/sheaf/... ./internal/gateway/... ./internal/local/dev/... ./internal/security/ratelimit/... \
     ./internal/local/cli/... ./bench/... ./sheaftest ./internal/test/clienttest
+  step "gateways under the race detector" make race RACE_SKIP='^$$' PKG=./internal/gateway
   # Virtual time hides the effects of a process that is stopped, so these steps stop real processes.
   for package in ./internal/consensus/peer ./internal/test/livenesstest ./internal/consensus/replica ./internal/gateway ./internal/shard ./internal/test/clienttest; do
     step "starved: $package" hack/starve.sh "$package"
