@@ -107,7 +107,8 @@ test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run the tests of test-a
 # RACE_NOT matches packages whose short tests start no goroutine, or whose goroutines take turns. RACE_SKIP matches
 # walks over damage, crashes and histories, each case of which runs in one goroutine, and tests that need 5 to 43
 # processor seconds under the detector to repeat what the other tests of their package do at once. The soaks log,
-# raft and proc include them: RACE_SKIP='^$$'. By default, each program with the detector sleeps for a second before it exits.
+# raft and proc include them: RACE_SKIP='^$$'. By default, each program with the detector sleeps for a second before it
+# exits.
 RACE_NOT := /(internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/storage/group/format)$$
 RACE_WALKS := AtEveryOperation$$ ^TestRule[46]_ ^TestRule8_(Repair|Indexes|ACrash|TheVersion) ^TestTheWalksAgree ^TestInstallRefusesEveryBadByte$$ ^TestRepair \
   ^TestPruningKeepsTheWindowAndThePoints$$ ^TestALargeGroupIsRestored$$ ^TestTheReaderAnswersWhatWasWritten$$ \
