@@ -216,7 +216,8 @@ func sayServing(out *cli.Output, d *dev.Dev, cfg dev.Config, took time.Duration)
 	out.Sayf("  sheaf status%s", server)
 	out.Sayf("  grpcurl %s %s list", plain, d.Addr())
 	if d.RecordsHTTPAddr() != "" {
-		out.Sayf("  curl %s%s/v1/records/%s/42", web, d.RecordsHTTPAddr(), cmp.Or(strings.TrimPrefix(group, " --group "), "-"))
+		name := cmp.Or(strings.TrimPrefix(group, " --group "), "-")
+		out.Sayf("  curl %s%s/v1/records/%s/42", web, d.RecordsHTTPAddr(), name)
 	}
 	if d.HTTPAddr() != "" {
 		out.Sayf("  curl http://%s/status", d.HTTPAddr())

@@ -411,7 +411,7 @@ func (c *copier) readBack(ctx context.Context, ref object.SegmentRef, below uint
 }
 
 // flush archives the entries in b: first their blobs, then the segment. It returns while the segment is being created,
-// so that the next entries are read meanwhile. Only one segment is created at a time, because each of them is in memory.
+// so that the next entries are read meanwhile. Only one segment is created at a time, because each is in memory.
 func (c *copier) flush(ctx context.Context) error {
 	if c.b == nil || c.b.Empty() {
 		return nil

@@ -26,7 +26,7 @@ func (s slowCopies) Copy(ctx context.Context, id uuid.UUID) (GroupCopy, error) {
 // While a segment of a first copy is on its way to the bucket, the next group is read. No more than two segments are in
 // memory, and one is uploaded at a time.
 func TestGroupsAreReadWhileOthersAreUploaded(t *testing.T) {
-	for _, seconds := range []time.Duration{1, 3} { // of one upload
+	for _, upload := range []time.Duration{time.Second, 3 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			const groups = 6
 			m, memory := newModel(7, groups), newMemory()
@@ -49,7 +49,7 @@ func TestGroupsAreReadWhileOthersAreUploaded(t *testing.T) {
 						t.Errorf("%d segments are uploaded at the same time", uploads)
 					}
 					mu.Unlock()
-					time.Sleep(seconds * time.Second)
+					time.Sleep(upload)
 					mu.Lock()
 					uploads--
 					created++
@@ -72,9 +72,9 @@ func TestGroupsAreReadWhileOthersAreUploaded(t *testing.T) {
 				t.Error(err)
 			}
 			// The longer one of reading and uploading counts, and the other one once.
-			want := max(1, seconds)*groups*time.Second + min(1, seconds)*time.Second
+			want := groups*max(time.Second, upload) + min(time.Second, upload)
 			if took := last.Sub(began); catalogues != groups || took != want {
-				t.Errorf("uploads of %d s: %d groups were copied within %v, not %v", seconds, catalogues, took, want)
+				t.Errorf("uploads of %v: %d groups were copied within %v, not %v", upload, catalogues, took, want)
 			}
 			if _, err := m.check(memory, nil); err != nil {
 				t.Error(err)

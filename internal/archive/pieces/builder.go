@@ -47,7 +47,7 @@ func NewBuilder(store, group uuid.UUID, created time.Time) *Builder {
 	}
 }
 
-// UseBuffer makes the Builder use the memory of a buffer, so that a large segment is not moved in memory again and again
+// UseBuffer makes the Builder use the memory of a buffer, so that a large segment is not moved in memory repeatedly
 // while it grows. It must be called before the first entry is added.
 func (b *Builder) UseBuffer(buffer []byte) { b.buf = append(buffer[:0], b.buf...) }
 

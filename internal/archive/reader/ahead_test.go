@@ -99,7 +99,7 @@ func TestObjectsAreOpenedAhead(t *testing.T) {
 			t.Errorf("23 objects were read within %v, not %v", took, want)
 		}
 		if b.open != 0 || b.most != 5 || b.unread != 0 {
-			t.Errorf("%d answers remain open, %d requests waited at the same time, %d bytes were not read", b.open, b.most, b.unread)
+			t.Errorf("%d answers remain open, %d requests waited at once, %d bytes were not read", b.open, b.most, b.unread)
 		}
 	})
 }

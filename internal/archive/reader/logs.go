@@ -19,7 +19,7 @@ type logs struct {
 	bytes       map[uint64]int64 // sizes of the existing log objects, by number
 	loaded      map[uint64]*logObject
 	bodiesRoom  int64                // how many more bytes of bodies may be kept in memory
-	ahead       map[uint64]*logAhead // while read is called: the log objects that are opened before they are needed, by number
+	ahead       map[uint64]*logAhead // log objects that are opened before read needs them, by number
 }
 
 // logsAhead is the number of log objects for which the bucket is asked at the same time. Each holds up to one chunk,

@@ -37,7 +37,7 @@ func (s *source) open(ctx context.Context, f *folder) (o opened, err error) {
 		c := &content{folder: f, name: s.name, kind: object.KindLog, bytes: s.bytes, chunks: s.log.chunks}
 		return opened{c, s.offset, s.offset + s.length}, nil
 	}
-	return s.openSegment(ctx, f, f.openWhole)
+	return s.openSegment(ctx, f.openWhole)
 }
 
 // opener is folder.openContent or folder.openWhole.
@@ -45,7 +45,7 @@ type opener func(ctx context.Context, name string, kind object.Kind, bytes int64
 	check func() error) (*content, error)
 
 // openSegment opens a segment object, and completes the Range from its header.
-func (s *source) openSegment(ctx context.Context, f *folder, open opener) (o opened, err error) {
+func (s *source) openSegment(ctx context.Context, open opener) (o opened, err error) {
 	var h object.Segment
 	c, err := open(ctx, s.name, object.KindSegment, s.bytes, &h, func() error {
 		if h.Group != s.Group || h.First != s.First || h.Last != s.Last {
@@ -66,7 +66,7 @@ func (s *source) describe(ctx context.Context, f *folder) error {
 	if s.described {
 		return nil
 	}
-	o, err := s.openSegment(ctx, f, f.openContent)
+	o, err := s.openSegment(ctx, f.openContent)
 	if err != nil {
 		return err
 	}
