@@ -54,7 +54,8 @@ type ViewServiceClient interface {
 	RenewView(ctx context.Context, in *RenewViewRequest, opts ...grpc.CallOption) (*RenewViewResponse, error)
 	// ListViews lists the views of which the caller may scan all groups, the oldest first.
 	ListViews(ctx context.Context, in *ListViewsRequest, opts ...grpc.CallOption) (*ListViewsResponse, error)
-	// CloseView ends a view at once. Closing a view that does not exist succeeds.
+	// CloseView ends a view. Each shard hears of it a moment later, and reads of the view succeed until then. Closing a
+	// view that does not exist succeeds.
 	CloseView(ctx context.Context, in *CloseViewRequest, opts ...grpc.CallOption) (*CloseViewResponse, error)
 }
 
@@ -133,7 +134,8 @@ type ViewServiceServer interface {
 	RenewView(context.Context, *RenewViewRequest) (*RenewViewResponse, error)
 	// ListViews lists the views of which the caller may scan all groups, the oldest first.
 	ListViews(context.Context, *ListViewsRequest) (*ListViewsResponse, error)
-	// CloseView ends a view at once. Closing a view that does not exist succeeds.
+	// CloseView ends a view. Each shard hears of it a moment later, and reads of the view succeed until then. Closing a
+	// view that does not exist succeeds.
 	CloseView(context.Context, *CloseViewRequest) (*CloseViewResponse, error)
 	mustEmbedUnimplementedViewServiceServer()
 }

@@ -48,6 +48,7 @@ type exploration struct {
 
 	mu         sync.Mutex // guards the fields below
 	random     *rand.Rand // source of randomness for the faults
+	deletions  int        // number of requests to delete a group in etcd
 	fired      map[string]int
 	events     []string
 	violations []violation
@@ -84,6 +85,14 @@ func (x *exploration) dice(n int) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.random.IntN(n)
+}
+
+// nextDeletion counts a request to delete a group in etcd. The first number depends on the seed.
+func (x *exploration) nextDeletion() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.deletions++
+	return x.deletions + int(x.seed%6)
 }
 
 func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dice(int(most)))) }

@@ -34,7 +34,10 @@ class View:
         return self
 
     def close(self):
-        """Ends the view for everybody. A view that has ended already is no error."""
+        """Ends the view for everybody. A view that has ended already is no error.
+
+        The shards hear of it a moment later. Until then, reads still succeed, with the data of the view.
+        """
         act(self.store, "close-view", view=self.id)
 
     def get_many(self, ids, group=None, columns=None):
