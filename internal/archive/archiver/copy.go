@@ -438,7 +438,9 @@ func (c *copier) flush(ctx context.Context) error {
 	go func() {
 		defer close(u.over)
 		defer func() { <-a.uploading }()
-		u.ref, u.err = a.writeSegment(ctx, c.identity.Name, c.floor, object.MadeByCopy, b)
+		if u.ref, u.err = a.writeSegment(ctx, c.identity.Name, c.floor, object.MadeByCopy, b); u.err != nil {
+			return // a client of HTTP may still send the memory after its call has failed
+		}
 		select {
 		case a.spare <- b.Buffer():
 		default:
