@@ -27,8 +27,8 @@ type ArchiveOptions struct {
 	DayRecords  int           // number of records of the archive of a day at one put per second
 }
 
-// archiveParts are the parts of the benchmark, in order. The puts come last, because they leave superseded versions in
-// the store: an archive that is made after them is several times as large as the records.
+// archiveParts are the parts of the benchmark, in order. The puts come last, because they leave more records in the
+// store: an archive that is made after them is several times as large as the parts before assume.
 var archiveParts = parts[archiveBench]{
 	{"upload", (*archiveBench).measureUploads},
 	{"restore", (*archiveBench).measureRestores},
