@@ -335,6 +335,27 @@ func TestRatesAreDividedByGroups(t *testing.T) {
 	}
 }
 
+// A shard that leads none of a tenant's groups answers reads of views. Its part of the rates follows the number of
+// groups, too.
+func TestAShardWithoutGroupsFollowsTheirNumber(t *testing.T) {
+	p := newPlay(access.Quotas{CallsPerSecond: 100, StoredBytes: 1 << 20}, 1, "x", "y")
+	for range 3 {
+		p.look(t, "x", "y")
+	}
+	if part := p.tenant("y").Usage().Part; part != 1 {
+		t.Fatalf("a shard beside the leader of the only group has a part of %v", part)
+	}
+	for i := 1; i < 10; i++ {
+		p.etcd.groups = append(p.etcd.groups, fmt.Sprintf("a-%d", i))
+	}
+	must.OK(t, p.tenant("y").Begin(context.Background(), 0))
+	p.tenant("y").End()
+	p.look(t, "x", "y")
+	if part := p.tenant("y").Usage().Part; part != 0.1 {
+		t.Errorf("a shard that leads none of 10 groups has a part of %v", part)
+	}
+}
+
 func TestStoredQuotasHold(t *testing.T) {
 	p := newPlay(access.Quotas{StoredBytes: 1000, Records: 10}, 1, "s")
 	p.look(t, "s")

@@ -1,7 +1,8 @@
 // Package quota enforces the quotas of tenants. These limit how much a tenant's groups store together, the rate of
 // calls to these groups, and the rate of bytes that the calls move. Each shard enforces them for the groups that it
-// leads, with a part of the tenant's rates that is proportional to the number of these groups. A ledger in etcd
-// divides the storage quota among the shards. See docs/adr/0042-quotas-are-divided-among-leaders.md.
+// leads, with a part of the tenant's rates that is proportional to the number of these groups. Reads of views, which
+// every copy answers, count at the shard that answers them. A ledger in etcd divides the storage quota among the
+// shards. See docs/adr/0042-quotas-are-divided-among-leaders.md.
 package quota
 
 import (
@@ -278,7 +279,9 @@ func (t *Tenant) beginMeasuring() *measured {
 	s := &t.stored
 	s.epoch++
 	s.next = Amount{}
-	m := &measured{used: s.inFlight, inFlight: s.inFlight, want: s.want, matters: !s.known || s.mine != Share{}}
+	called := t.counts.calls > t.looked // a shard that leads none of the groups may read views of them
+	t.looked = t.counts.calls
+	m := &measured{used: s.inFlight, inFlight: s.inFlight, want: s.want, matters: called || !s.known || s.mine != Share{}}
 	s.want = Amount{}
 	if s.known {
 		m.left = s.slack.minus(s.spent)
@@ -314,7 +317,7 @@ func (t *Tenant) rebalance(ctx context.Context, m *measured, found registry.Ledg
 			limits: Amount{quotas.StoredBytes, quotas.Records}, odd: odd != nil,
 		}
 		// A shard that leads no group of the tenant gets the limits for one group, because calls may arrive before the next
-		// round.
+		// round, and because it may hold copies from which views are read.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
 		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
 			return err

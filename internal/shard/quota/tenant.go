@@ -76,6 +76,7 @@ type Tenant struct {
 	late     late
 	stored   stored
 	counts   counts
+	looked   int64 // number of admitted calls when the last measurement began
 }
 
 // stored tracks how much more the groups led by this shard may store until the shard reads the ledger again. Guarded

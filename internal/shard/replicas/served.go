@@ -112,6 +112,9 @@ func (sv *Served) Tenant() *quota.Tenant {
 	return t
 }
 
+// ViewTenant implements serve.Group.
+func (sv *Served) ViewTenant() *quota.Tenant { return sv.Quota.Tenant() }
+
 // IsServed implements serve.Group.
 func (sv *Served) IsServed() bool { return sv.Group.Served() == sv }
 

@@ -125,7 +125,7 @@ func (b *batchGet) prepare(ctx context.Context) {
 		if b.errs[i] = b.server.prepareGet(ctx, get, r); b.errs[i] != nil {
 			continue
 		}
-		b.tenants.add(r.served.Tenant())
+		b.tenants.add(r.tenant())
 		if r.view != nil {
 			continue
 		}
@@ -189,7 +189,7 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 		item := r.next(i)
 		err := b.one(ctx, i, r, item)
 		if err == nil && len(b.tenants) > 0 {
-			if err := pass(ctx, b.reads[i].served.Tenant(), int64(len(item.record.Data)), int64(cap(r.arena))); err != nil {
+			if err := pass(ctx, b.reads[i].tenant(), int64(len(item.record.Data)), int64(cap(r.arena))); err != nil {
 				return err
 			}
 		}

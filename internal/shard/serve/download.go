@@ -32,7 +32,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		return err
 	}
 	sv := r.served
-	tenant, err := enter(stream.Context(), sv, r.where, 0)
+	tenant, err := enter(stream.Context(), sv.Tenant(), r.where, 0)
 	if err != nil {
 		return err
 	}

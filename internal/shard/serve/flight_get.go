@@ -161,7 +161,7 @@ func (g *flightGet) prepare(ctx context.Context, first, n int) error {
 		if !done {
 			err = g.barrier(ctx, r.served)
 			g.groups[r.served] = err
-			g.tenants.add(r.served.Tenant())
+			g.tenants.add(tenantOf(r.served, g.view != uuid.Nil))
 		}
 		if err != nil && g.named != nil {
 			return err
@@ -299,7 +299,7 @@ func (g *flightGet) add(ctx context.Context, position int, r *read, rec *group.R
 	if err != nil {
 		err = r.fail(err)
 		row.Status = wordOf(err)
-	} else if t := r.served.Tenant(); t != nil {
+	} else if t := r.tenant(); t != nil {
 		if err := pass(ctx, t, movedOf(rec), arrow.BatchBytesMax); err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 		return nil, err
 	}
 	w := answer.Where{Group: sv.Name(), ID: id}
-	tenant, err := enter(ctx, sv, w, 0)
+	tenant, err := enter(ctx, sv.Tenant(), w, 0)
 	if err != nil {
 		return nil, err
 	}

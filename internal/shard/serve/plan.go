@@ -55,7 +55,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 		if err := sv.Barrier(ctx); err != nil {
 			return nil, answer.Of(err, answer.Where{Group: name})
 		}
-		tenant, err := enter(ctx, sv, answer.Where{Group: name}, 0)
+		tenant, err := enter(ctx, sv.Tenant(), answer.Where{Group: name}, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func (s *Server) planView(ctx context.Context, in *recordv1.PlanScanRequest, nam
 		if err != nil {
 			return nil, err
 		}
-		tenant, err := enter(ctx, sv, w, 0)
+		tenant, err := enter(ctx, sv.ViewTenant(), w, 0)
 		if err != nil {
 			return nil, err
 		}

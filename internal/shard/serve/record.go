@@ -109,7 +109,7 @@ func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 // apply passes a checked write to its group and waits for the outcome. The call is charged to the quotas of the group's
 // tenant.
 func (s *Server) apply(ctx context.Context, w *write) (replica.Result, error) {
-	tenant, err := enter(ctx, w.served, w.where, w.bytes)
+	tenant, err := enter(ctx, w.served.Tenant(), w.where, w.bytes)
 	if err != nil {
 		return replica.Result{}, err
 	}
@@ -276,6 +276,9 @@ func (r *read) barrier(ctx context.Context) error {
 	}
 	return r.served.Barrier(ctx)
 }
+
+// tenant returns the tenant that the read charges, or nil.
+func (r *read) tenant() *quota.Tenant { return tenantOf(r.served, r.view != nil) }
 
 // record reads the record. The record's data may alias options.Buffer.
 func (r *read) record(ctx context.Context) (group.Record, error) {

@@ -73,6 +73,9 @@ type Group interface {
 	// Tenant returns the tenant whose quotas apply to the group. It returns nil if no quotas apply, or if another shard
 	// leads the group.
 	Tenant() *quota.Tenant
+	// ViewTenant returns the tenant whose quotas apply to reads of a view of the group, which any copy answers. It returns
+	// nil if no quotas apply.
+	ViewTenant() *quota.Tenant
 	// IsServed reports whether this is still the served instance of the group.
 	IsServed() bool
 }

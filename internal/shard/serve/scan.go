@@ -285,12 +285,13 @@ func (sc *scan) readAll(ctx context.Context, sv Group, at *cursor.Cursor, id gro
 // enter must be called before the scan reads a group. If the tenant's quotas are used up, the scan is refused if this
 // is its first group, and otherwise waits.
 func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error) {
+	t := tenantOf(sv, sc.view != uuid.Nil)
 	if !sc.begun {
 		sc.begun = true
-		sc.tenant, err = enter(ctx, sv, w, 0)
+		sc.tenant, err = enter(ctx, t, w, 0)
 		return err
 	}
-	if t := sv.Tenant(); t != nil {
+	if t != nil {
 		if err := t.Await(ctx, 0); err != nil {
 			return answer.Of(err, w)
 		}

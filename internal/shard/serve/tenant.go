@@ -16,10 +16,18 @@ import (
 // a refusal would abort the stream, and its caller would have to start it again. Such a message is refused only if the
 // waiting messages hold too much of the shared memory.
 
-// enter begins a call in a group. The argument `holds` is the memory in bytes that the call occupies while it waits. If
-// the returned tenant is not nil, the caller must call leave.
-func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.Tenant, error) {
-	t := sv.Tenant()
+// tenantOf returns the tenant that a read of the group charges, or nil. Only the leader charges calls, except for reads
+// of a view: other copies answer these too, and would otherwise be a way around the quotas.
+func tenantOf(sv Group, ofView bool) *quota.Tenant {
+	if ofView {
+		return sv.ViewTenant()
+	}
+	return sv.Tenant()
+}
+
+// enter begins a call in a group of this tenant, which may be nil. The argument `holds` is the memory in bytes that the
+// call occupies while it waits. If the returned tenant is not nil, the caller must call leave.
+func enter(ctx context.Context, t *quota.Tenant, w answer.Where, holds int64) (*quota.Tenant, error) {
 	if t == nil {
 		return nil, nil
 	}

@@ -84,7 +84,7 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 	if err := s.prepareGet(ctx, request.(*recordv1.GetRequest), &c.read); err != nil {
 		return nil, err
 	}
-	tenant, err := enter(ctx, c.read.served, c.read.where, getBufferBytes)
+	tenant, err := enter(ctx, c.read.tenant(), c.read.where, getBufferBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -118,7 +118,7 @@ func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 	}
 	w.replica.ID = in.GetKey().GetId()
 	u.size, u.want = in.SizeBytes, in.DataCrc32C
-	if u.tenant, err = enter(ctx, sv, w.where, 0); err != nil {
+	if u.tenant, err = enter(ctx, sv.Tenant(), w.where, 0); err != nil {
 		return err
 	}
 	if err := u.reserve(ctx, in.GetSizeBytes()); err != nil {

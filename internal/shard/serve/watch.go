@@ -41,7 +41,7 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 		return err
 	}
 	w := &watch{server: s.Server, stream: stream, sv: sv, what: answer.Where{Group: sv.Name()}}
-	if w.tenant, err = enter(stream.Context(), sv, w.what, 0); err != nil {
+	if w.tenant, err = enter(stream.Context(), sv.Tenant(), w.what, 0); err != nil {
 		return err
 	}
 	defer leave(w.tenant, 0)
