@@ -16,7 +16,7 @@ func TestArchivesAreMeasured(t *testing.T) {
 	measure(t, "archive", "--versitygw", "/nowhere", "--sheaf-archive", benchBinary).Want(t, 1)
 	measure(t, "archive", "--sheaf-archive", "/nowhere").Want(t, 1)
 	if _, err := os.Stat(filepath.Join(filepath.Dir(benchBinary), "sheaf-archive")); err != nil {
-		t.Skip("sheaf-archive is a module of its own, which make build builds, and make test PKG=... does not")
+		t.Skip("sheaf-archive is a module of its own, which make build builds, and make test does not")
 	}
 	tmp := t.TempDir()
 	var r benchReport
