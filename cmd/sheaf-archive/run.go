@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -205,7 +204,7 @@ func (f *runFlags) archive(ctx context.Context, log *slog.Logger, p *process, so
 	if err != nil {
 		return err
 	}
-	debug.SetGCPercent(archiverGarbagePercent)
+	collectGarbage(archiverGarbagePercent)
 	log.Info("the archiver begins", "store", store.UUID, "routing", store.Routing, "key_id", keyID(all))
 	p.begin(store.UUID, a)
 	defer p.end()

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -222,14 +221,6 @@ func show(out *cli.Output, r *restore.Restore, when time.Time) error {
 	return nil
 }
 
-// These are lower values of GOGC than the default. A source holds up to 80 MiB of the groups that it sends, and an
-// archiver two segments of 32 MiB, in large blocks without pointers. So collecting garbage more often costs little, and
-// saves memory. Of an archiver, the buffers of the bucket's library are garbage after each object.
-const (
-	sourceGarbagePercent   = 50
-	archiverGarbagePercent = 25
-)
-
 // serve serves a restore until ctx ends.
 func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Restore, certificates *certs.Source,
 	when time.Time, page *sourcePage) error {
@@ -241,7 +232,7 @@ func (f *sourceFlags) serve(ctx context.Context, log *slog.Logger, r *restore.Re
 		}
 		good++
 	}
-	debug.SetGCPercent(sourceGarbagePercent)
+	collectGarbage(sourceGarbagePercent)
 	var listening net.ListenConfig
 	listener, err := listening.Listen(ctx, "tcp", f.listen)
 	if err != nil {

@@ -29,6 +29,7 @@ type Archiver struct {
 	// have two segments in memory: this one, and the one that is being read.
 	uploading chan struct{}
 	spare     chan []byte                          // the memory of a segment that was uploaded
+	buffers   buffers                              // the memory of new entries that were archived
 	cache     cache                                // bodies of small log objects, kept until their pieces become segments
 	pending   int64                                // size in bytes of the new entries in memory, for all groups together
 	names     atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
@@ -48,7 +49,7 @@ func New(opts Options) (*Archiver, error) {
 func newArchiver(opts Options, limits limits) *Archiver {
 	a := &Archiver{opts: opts, limits: limits, groups: make(map[uuid.UUID]*group), damaged: make(map[uuid.UUID]uint64),
 		unlisted: make(map[uuid.UUID]bool), begun: make(chan struct{})}
-	a.cache.bytesMax = limits.cacheBytes
+	a.cache.bytesMax, a.buffers.bytesMax = limits.cacheBytes, limits.pendingBytes
 	a.objects = &objects{
 		bucket: bucket.Under(opts.Bucket, opts.Store.String()), store: opts.Store, key: opts.Key, keys: opts.Keys,
 		board: &a.board, log: opts.Log,

@@ -288,11 +288,11 @@ func TestOtherBytesAreNotOurs(t *testing.T) {
 		m := newModel(1, 0)
 		v := newView(newMemory(), 1, 0)
 		a := newArchiver(mustComplete(options(m, v)), standardLimits)
-		content, err := a.objects.encode(&object.Log{Epoch: 1, Pieces: []object.Piece{}}, nil, 0)
+		content, err := a.objects.encode(&object.Log{Epoch: 1, Pieces: []object.Piece{}}, nil, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := a.objects.encode(&object.Log{Epoch: 1, Pieces: []object.Piece{}}, nil, 0)
+		other, err := a.objects.encode(&object.Log{Epoch: 1, Pieces: []object.Piece{}}, nil, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

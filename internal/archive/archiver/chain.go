@@ -26,6 +26,8 @@ type chain struct {
 	// fence is the number of the log object with which this archiver took over. It is set before any catalogue is
 	// created, and does not change any more.
 	fence uint64
+	// buffer is the memory of the last log object, which the next one uses. It is nil if there is none.
+	buffer []byte
 }
 
 // add creates the next log object, and returns its number and envelope. The argument body holds the pieces in the
@@ -41,7 +43,7 @@ func (c *chain) add(ctx context.Context, pieces []object.Piece, body io.Reader) 
 	for i := range pieces {
 		bytes += pieces[i].Bytes
 	}
-	content, err := c.objects.encode(header, body, bytes)
+	content, err := c.objects.encode(header, body, bytes, c.buffer)
 	if err != nil {
 		return 0, object.Envelope{}, fmt.Errorf("make a log object: %w", err)
 	}
@@ -50,9 +52,11 @@ func (c *chain) add(ctx context.Context, pieces []object.Piece, body io.Reader) 
 		return 0, object.Envelope{}, err
 	}
 	number = c.number.Load() + 1
+	c.buffer = nil // a client of HTTP may still send the memory after its call has failed
 	if err := c.objects.claim(ctx, object.LogName(number), content); err != nil {
 		return 0, object.Envelope{}, c.named(ctx, err)
 	}
+	c.buffer = content
 	c.previous, c.at = e.CRC(), now
 	c.number.Store(number)
 	return number, *e, nil

@@ -250,6 +250,15 @@ func (a *Archiver) buffer(bytes int64) []byte {
 	return make([]byte, 0, max(bytes, min(2*bytes, a.limits.segmentBytes+frameBytesMax))) // the next one may be larger
 }
 
+// keepBuffer keeps the memory of a segment that was created, unless that of another one is kept already. The builder
+// must not be used any more.
+func (a *Archiver) keepBuffer(b *pieces.Builder) {
+	select {
+	case a.spare <- b.Buffer():
+	default:
+	}
+}
+
 // frameBytesMax is more than the size of every frame.
 const frameBytesMax = 2 << 20
 
@@ -441,10 +450,7 @@ func (c *copier) flush(ctx context.Context) error {
 		if u.ref, u.err = a.writeSegment(ctx, c.identity.Name, c.floor, object.MadeByCopy, b); u.err != nil {
 			return // a client of HTTP may still send the memory after its call has failed
 		}
-		select {
-		case a.spare <- b.Buffer():
-		default:
-		}
+		a.keepBuffer(b)
 	}()
 	return nil
 }

@@ -123,8 +123,12 @@ func (a *Archiver) writeLog(ctx context.Context, noted []*group) error {
 				body = nil // the memory was damaged after the object was created, so use the object in the bucket
 			}
 		}
+		news := g.news
 		g.noted(&list[i], loose{Range: list[i].Range, log: number, object: e, offset: offset, bytes: list[i].Bytes,
 			at: a.chain.at})
+		if g.news == nil {
+			a.buffers.give(news)
+		}
 		offset += list[i].Bytes
 	}
 	a.cache.add(number, body)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -87,15 +88,16 @@ func (o *objects) again(ctx context.Context, reason Reason, what string, op func
 	}
 }
 
-// encode returns the bytes of an object that must be identical in every attempt to create it.
-func (o *objects) encode(header object.Header, body io.Reader, bodyBytes int64) ([]byte, error) {
+// encode returns the bytes of an object that must be identical in every attempt to create it. It uses the memory of
+// the buffer if the object fits into it.
+func (o *objects) encode(header object.Header, body io.Reader, bodyBytes int64, buffer []byte) ([]byte, error) {
 	e, err := object.NewEncoder(object.Spec{
 		Store: o.store, Header: header, Body: body, BodyBytes: bodyBytes, Key: o.key,
 	})
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, e.Bytes())
+	b := slices.Grow(buffer[:0], int(e.Bytes()))[:e.Bytes()]
 	_, err = io.ReadFull(e, b)
 	return b, err
 }

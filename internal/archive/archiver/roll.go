@@ -14,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/pieces"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // segmentsAtOnce writes the new entries of each group that has many of them directly to a segment object. No
@@ -33,6 +34,7 @@ func (a *Archiver) segmentsAtOnce(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
+		a.buffers.give(g.news)
 		g.fresh, g.freshThrough, g.news = append(g.fresh, ref), g.next, nil
 	}
 	a.count()
@@ -116,7 +118,7 @@ func (a *Archiver) writeCatalogue(ctx context.Context, g *group) error {
 }
 
 func (a *Archiver) claimCatalogue(ctx context.Context, number uint64, c *object.Catalogue) error {
-	content, err := a.objects.encode(c, nil, 0)
+	content, err := a.objects.encode(c, nil, 0, nil)
 	if err != nil {
 		return fmt.Errorf("catalogue of group %s: %w", c.Name, err)
 	}
@@ -129,13 +131,23 @@ func (a *Archiver) claimCatalogue(ctx context.Context, number uint64, c *object.
 // roll creates segments from all of a group's loose pieces.
 func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef, err error) {
 	var b *pieces.Builder
+	left := g.looseBytes() // of the pieces that are in no segment yet
+	begin := func() {
+		b = pieces.NewBuilder(a.opts.Store, g.id, time.Now())
+		b.UseBuffer(a.buffer(min(format.SegmentHeaderBytes+left, a.limits.segmentBytes+frameBytesMax)))
+	}
 	flush := func() error {
 		if b == nil || b.Empty() {
 			return nil
 		}
 		ref, err := a.writeSegment(ctx, g.name, g.catalogue.Floor, object.MadeByRoll, b)
+		if err != nil {
+			return err
+		}
+		left = max(0, left-b.Bytes())
+		a.keepBuffer(b)
 		refs, b = append(refs, ref), nil
-		return err
+		return nil
 	}
 	last := g.catalogue.Through // entries up to this index are in segments already
 	add := func(r *pieces.Reader) error {
@@ -148,14 +160,14 @@ func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef
 			}
 		}
 		if b == nil {
-			b = pieces.NewBuilder(a.opts.Store, g.id, time.Now())
+			begin()
 		}
 		err := b.Copy(r.Entry(), r.Frame())
 		if errors.Is(err, pieces.ErrSpan) {
 			if err := flush(); err != nil {
 				return err
 			}
-			b = pieces.NewBuilder(a.opts.Store, g.id, time.Now())
+			begin()
 			err = b.Copy(r.Entry(), r.Frame())
 		}
 		if err != nil {

@@ -183,6 +183,7 @@ func (a *Archiver) append(g *group, e *format.Entry) error {
 	news, bytes := g.news, g.newsBytes()
 	if news == nil {
 		news = pieces.NewBuilder(a.opts.Store, g.id, time.Now())
+		a.buffers.take(news)
 	}
 	if err := news.Append(e); err != nil {
 		return err

@@ -72,7 +72,7 @@ func (a *Archiver) checkIdentity(ctx context.Context) error {
 // createIdentity creates archive.json, or checks the existing one. If two archivers start an archive at the same
 // time, one of them creates the object, and the other one checks it.
 func (a *Archiver) createIdentity(ctx context.Context) error {
-	content, err := a.objects.encode(a.identity(), nil, 0)
+	content, err := a.objects.encode(a.identity(), nil, 0, nil)
 	if err != nil {
 		return err
 	}
