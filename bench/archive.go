@@ -65,7 +65,7 @@ const heldMemory = "memory"
 // sheaf and sheaf-archive run as separate processes. The bucket is on this machine.
 func Archive(ctx context.Context, opts ArchiveOptions) (*result.Report, error) {
 	b := &archiveBench{opts: opts, outcome: outcome{Options: opts.Options}}
-	defer b.close()
+	b.outcome.close = b.close // etcd ends the process, without a word, if its folder is removed while it runs
 	return archiveParts.measure(ctx, b, &b.outcome, "archive")
 }
 

@@ -45,6 +45,8 @@ type outcome struct {
 	Options
 	dir  string // temporary folder
 	rows []result.Ratio
+	// close ends what the parts have left running in the temporary folder, before it is removed. It may be nil.
+	close func()
 }
 
 func (o *outcome) add(rows ...result.Ratio) { o.rows = append(o.rows, rows...) }
@@ -71,6 +73,9 @@ func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (r
 	report.Machine = result.ThisMachine(cmp.Or(o.Dir, os.TempDir()))
 	defer func() {
 		report.Ended, report.Tables = time.Now(), []result.Table{o.table(kind)}
+		if o.close != nil {
+			o.close()
+		}
 		err = errors.Join(err, os.RemoveAll(o.dir))
 	}()
 	if o.dir, err = os.MkdirTemp(o.Dir, "sheaf-bench-"); err != nil {
