@@ -26,7 +26,7 @@ func (a *Archiver) cut(ctx context.Context) error {
 		if len(g.fresh) == 0 || time.Now().Before(g.rollAfter) {
 			continue
 		}
-		if err := a.writeCatalogue(ctx, g); err != nil {
+		if err := a.writeCatalogue(ctx, g, nil); err != nil {
 			return err
 		}
 	}

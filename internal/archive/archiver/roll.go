@@ -65,7 +65,7 @@ func (a *Archiver) rollDue(ctx context.Context, until time.Time) error {
 		if !a.isDue(g) {
 			continue
 		}
-		if err := a.writeCatalogue(ctx, g); err != nil {
+		if err := a.writeCatalogue(ctx, g, pace(until)); err != nil {
 			return err
 		}
 		if time.Now().After(until) {
@@ -91,9 +91,10 @@ func (a *Archiver) isDue(g *group) bool {
 
 // writeCatalogue moves the pieces that are only in log objects to segments, and creates a catalogue that lists these
 // segments and the fresh ones. If a log object cannot be read, it changes nothing, and tries again later. If a
-// predecessor has created a catalogue of this number meanwhile, writeCatalogue adopts that one instead.
-func (a *Archiver) writeCatalogue(ctx context.Context, g *group) error {
-	rolled, err := a.roll(ctx, g)
+// predecessor has created a catalogue of this number meanwhile, writeCatalogue adopts that one instead. The pacer may be
+// nil.
+func (a *Archiver) writeCatalogue(ctx context.Context, g *group, work *pacer) error {
+	rolled, err := a.roll(ctx, g, work)
 	var source sourceError
 	if errors.Is(err, object.ErrCorrupt) || errors.Is(err, fs.ErrNotExist) || errors.As(err, &source) {
 		a.board.failed(ReasonGap, err)
@@ -129,7 +130,7 @@ func (a *Archiver) claimCatalogue(ctx context.Context, number uint64, c *object.
 }
 
 // roll creates segments from all of a group's loose pieces.
-func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef, err error) {
+func (a *Archiver) roll(ctx context.Context, g *group, work *pacer) (refs []object.SegmentRef, err error) {
 	var b *pieces.Builder
 	left := g.looseBytes() // of the pieces that are in no segment yet
 	begin := func() {
@@ -180,6 +181,7 @@ func (a *Archiver) roll(ctx context.Context, g *group) (refs []object.SegmentRef
 		if err := a.readLoose(ctx, &g.loose[i], add); err != nil {
 			return nil, err
 		}
+		work.rest(ctx)
 	}
 	return refs, flush()
 }

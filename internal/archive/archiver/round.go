@@ -25,6 +25,7 @@ func (a *Archiver) round(ctx context.Context) error {
 		}
 	}
 	began := time.Now()
+	work := pace(began.Add(a.opts.Interval))
 	for news, err := range a.opts.Source.Round(ctx, marks) {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
@@ -40,6 +41,9 @@ func (a *Archiver) round(ctx context.Context) error {
 			if err := a.cut(ctx); err != nil {
 				return err
 			}
+		}
+		if len(news.Entries) > 0 && len(a.serving) == 0 {
+			work.rest(ctx)
 		}
 	}
 	if err := a.adopt(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -93,7 +94,7 @@ func (r *frames) frame() error {
 	if left < format.FrameHeaderBytes {
 		return r.damage("%d bytes are no frame", left)
 	}
-	r.buf = append(r.buf[:0], make([]byte, format.FrameHeaderBytes)...)
+	r.buf = slices.Grow(r.buf[:0], format.FrameHeaderBytes)[:format.FrameHeaderBytes]
 	if err := r.read(r.buf); err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (r *frames) frame() error {
 	if bytes > left {
 		return r.damage("a frame of %d bytes, where %d remain", bytes, left)
 	}
-	r.buf = append(r.buf, make([]byte, bytes-format.FrameHeaderBytes)...)
+	r.buf = slices.Grow(r.buf, int(bytes-format.FrameHeaderBytes))[:bytes]
 	if err := r.read(r.buf[format.FrameHeaderBytes:]); err != nil {
 		return err
 	}

@@ -162,7 +162,8 @@ type segmentReader struct {
 	stop    func()
 	row     int    // position of the next frame that was kept
 	at      int64  // number of bytes created so far
-	buf     []byte // reused for all frames
+	buf     []byte // reused for all frames that are not created where the caller of Read wants them
+	frame   []byte // the last frame
 	ready   []byte // the bytes that Read returns next
 	err     error
 }
@@ -182,49 +183,70 @@ func newSegmentReader(ctx context.Context, p *plan, s format.ManifestSegment) *s
 	return r
 }
 
-// Read implements io.Reader.
-func (r *segmentReader) Read(b []byte) (int, error) {
-	for len(r.ready) == 0 && r.err == nil {
-		r.err = r.fill()
+// Read implements io.Reader. A frame that fits into b is created there, so that it is not copied once more.
+func (r *segmentReader) Read(b []byte) (n int, _ error) {
+	for n < len(b) {
+		if len(r.ready) == 0 && r.err == nil {
+			var inPlace bool
+			if inPlace, r.err = r.fill(b[n:]); inPlace && r.err == nil {
+				n += len(r.frame)
+				continue
+			}
+			if r.err == nil {
+				r.ready = r.frame
+			}
+		}
+		if len(r.ready) == 0 {
+			break
+		}
+		done := copy(b[n:], r.ready)
+		n, r.ready = n+done, r.ready[done:]
 	}
-	if len(r.ready) == 0 {
+	if n == 0 && len(b) > 0 {
 		return 0, r.err
 	}
-	n := copy(b, r.ready)
-	r.ready = r.ready[n:]
 	return n, nil
 }
 
-// fill creates the next frame. The frame keeps its entry's checksum, which package reader has verified.
-func (r *segmentReader) fill() error {
-	again, err := r.next()
+// fill creates the next frame: at the beginning of b if it fits there, and otherwise in buf. The frame keeps its entry's
+// checksum, which package reader has verified.
+func (r *segmentReader) fill(b []byte) (inPlace bool, _ error) {
+	again, err := r.next(b)
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case !again && r.at != r.segment.Bytes:
-		return fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have %d", r.plan.group,
+		return false, fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have %d", r.plan.group,
 			format.ErrCorrupt, r.segment.Number, r.segment.Bytes, r.at)
 	case !again:
-		return io.EOF
-	case r.at+int64(len(r.buf)) > r.segment.Bytes:
-		return fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have more", r.plan.group,
+		return false, io.EOF
+	case r.at+int64(len(r.frame)) > r.segment.Bytes:
+		return false, fmt.Errorf("%s: %w: the objects of segment %d had %d bytes of records, and have more", r.plan.group,
 			format.ErrCorrupt, r.segment.Number, r.segment.Bytes)
 	}
-	format.MoveFrame(r.buf, r.segment.ID, r.at, true)
-	r.ready = r.buf
-	r.at += int64(len(r.buf))
-	return nil
+	format.MoveFrame(r.frame, r.segment.ID, r.at, true)
+	r.at += int64(len(r.frame))
+	return &r.frame[0] == &b[0], nil
 }
 
-// next reads the next frame that belongs to the segment into buf. It returns false at the end.
-func (r *segmentReader) next() (bool, error) {
+// place returns empty memory for a frame of the given length: that of b if the frame fits there, and otherwise buf.
+func (r *segmentReader) place(b []byte, length int64) []byte {
+	if length <= int64(len(b)) {
+		return b[:0]
+	}
+	r.buf = slices.Grow(r.buf[:0], int(length))
+	return r.buf
+}
+
+// next reads the next frame that belongs to the segment, for fill. It returns false at the end.
+func (r *segmentReader) next(b []byte) (bool, error) {
 	for r.pull != nil {
 		f, err, ok := r.pull()
 		if err != nil || !ok {
 			return false, err
 		}
 		if f.Entry.Kind == format.KindPut && r.plan.newest.has(f.Entry.ID, f.Entry.Index) {
-			r.buf = append(r.buf[:0], f.Frame...)
+			r.frame = append(r.place(b, int64(len(f.Frame))), f.Frame...)
 			return true, nil
 		}
 	}
@@ -232,7 +254,7 @@ func (r *segmentReader) next() (bool, error) {
 		row := r.row
 		r.row++
 		if r.plan.newest.has(k.rows[row].id, k.rows[row].index) {
-			r.buf = k.appendFrame(r.buf[:0], row)
+			r.frame = k.appendFrame(r.place(b, k.length(row)), row)
 			return true, nil
 		}
 	}

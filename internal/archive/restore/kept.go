@@ -57,12 +57,19 @@ func (k *kept) from(index uint64) int {
 	return sort.Search(len(k.rows), func(i int) bool { return k.rows[i].index >= index })
 }
 
-// appendFrame appends the frame of a row to b.
-func (k *kept) appendFrame(b []byte, row int) []byte {
-	begin, end := k.rows[row].begin, k.bytes
+// length returns the length of the frame of a row.
+func (k *kept) length(row int) int64 {
+	end := k.bytes
 	if row+1 < len(k.rows) {
 		end = k.rows[row+1].begin
 	}
+	return end - k.rows[row].begin
+}
+
+// appendFrame appends the frame of a row to b.
+func (k *kept) appendFrame(b []byte, row int) []byte {
+	begin := k.rows[row].begin
+	end := begin + k.length(row)
 	for begin < end {
 		at := begin % keptBlockBytes
 		n := min(end-begin, keptBlockBytes-at)
