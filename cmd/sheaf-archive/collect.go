@@ -13,7 +13,7 @@ const (
 // garbageBytesMin is how much garbage at least there is when it is collected. With a percentage alone, a process that
 // holds 10 MiB would collect garbage after each 2.5 MiB, and spend most of its processor time on that, because the
 // memory that a collection frees is given to the kernel and taken back again.
-const garbageBytesMin = 32 << 20
+const garbageBytesMin = 16 << 20
 
 // ballast is memory that is allocated and never touched, so the kernel provides none for it. The garbage collector
 // counts it as memory in use, of which the garbage may be a percentage.
