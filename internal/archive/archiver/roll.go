@@ -91,8 +91,8 @@ func (a *Archiver) isDue(g *group) bool {
 
 // writeCatalogue moves the pieces that are only in log objects to segments, and creates a catalogue that lists these
 // segments and the fresh ones. If a log object cannot be read, it changes nothing, and tries again later. If a
-// predecessor has created a catalogue of this number meanwhile, writeCatalogue adopts that one instead. The pacer may be
-// nil.
+// predecessor has created a catalogue of this number meanwhile, writeCatalogue adopts that one instead. The pacer may
+// be nil.
 func (a *Archiver) writeCatalogue(ctx context.Context, g *group, work *pacer) error {
 	rolled, err := a.roll(ctx, g, work)
 	var source sourceError

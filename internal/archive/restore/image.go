@@ -208,8 +208,8 @@ func (r *segmentReader) Read(b []byte) (n int, _ error) {
 	return n, nil
 }
 
-// fill creates the next frame: at the beginning of b if it fits there, and otherwise in buf. The frame keeps its entry's
-// checksum, which package reader has verified.
+// fill creates the next frame: at the beginning of b if it fits there, and otherwise in buf. The frame keeps its
+// entry's checksum, which package reader has verified.
 func (r *segmentReader) fill(b []byte) (inPlace bool, _ error) {
 	again, err := r.next(b)
 	switch {
