@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from . import errors
-from .wire import FAILURES, Attempts, error_of, helps
+from .wire import FAILURES, OTHERS_MAY, Attempts, error_of, helps
 
 # Batches of about 1 MiB that wait for the caller, for each part that is read.
 WAITING = 2
@@ -123,12 +123,15 @@ class Line:
 
 
 def one(store, split, take, left):
-    """Reads one split through the gateway. A stream that breaks goes on behind its last batch."""
+    """Reads one split, at a shard if the store is direct, else through the gateway. A stream that breaks goes on behind
+    its last batch, through the gateway."""
     ticket, attempts = split.ticket, Attempts(store.timeout)
+    shard = split.addresses[0].split("://")[-1] if store.direct and split.addresses else None
     while not left.is_set():
         try:
-            # The gateway, or a reader that does not read, ends a stream: it needs no limit of time here.
-            reader = store._wire.client(store.address).do_get(flight.Ticket(ticket), store._wire.options(None))
+            # The server, or a reader that does not read, ends a stream: it needs no limit of time here.
+            client = store._wire.client(shard or store.address)
+            reader = client.do_get(flight.Ticket(ticket), store._wire.options(None))
             for chunk in reader:
                 if chunk.app_metadata is not None:
                     ticket = chunk.app_metadata.to_pybytes()
@@ -141,7 +144,10 @@ def one(store, split, take, left):
             return
         except FAILURES as err:
             failed = error_of(err, f"scan of group {split.group}")
-            if not helps(failed) or not attempts.wait(failed):
+            direct, shard = shard, None  # the gateway knows where the group is now
+            if not helps(failed) and not (direct and failed.reason in OTHERS_MAY):
+                raise failed from None
+            if not direct and not attempts.wait(failed):
                 raise failed from None
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +16,12 @@ from .download import download
 from .ids import Ids
 from .routing import group_of
 from .view import id_of, view_of, views_of
-from .wire import AGAIN, FAILURES, Attempts, Lost, Wire, error_of, helps
+from .wire import AGAIN, FAILURES, OTHERS_MAY, Attempts, Lost, Wire, error_of, helps
 
 ALWAYS = ("group", "id", "status")
 COLUMNS = ("group", "id", "version", "timestamp", "commit_time", "attributes", "size", "crc32c", "status", "data")
 # Reasons that concern one group.
 OF_GROUP = ("GROUP_NOT_FOUND", "PERMISSION_DENIED", "GROUP_FAILED")
-# Reasons of one shard after which a gateway may still find another copy.
-OTHERS_MAY = ("GROUP_FAILED", "VIEW_EXPIRED")
 # Ids of one call. A server takes 65,536; smaller calls run side by side.
 CALL = 16384
 # Calls that run side by side.
@@ -66,6 +65,7 @@ class Store:
     def __init__(self, address, wire, timeout, direct, http=None):
         self.address, self.timeout, self.direct, self.http = address, timeout, direct, http
         self._wire, self._threads, self._routes, self._routes_at = wire, None, None, 0.0
+        self._leaders = None  # (routes, their Leaders)
 
     def get_many(self, ids, group=None, columns=None, view=None):
         """A pyarrow.Table with a row for each id, in their order.
@@ -94,11 +94,11 @@ class Store:
             calls = [self._threads.submit(self._get, ids, columns, view, *part, each) for part in parts]
             found = [piece for call in calls for piece in call.result()]
         table = pa.Table.from_batches([batch for _, batch in found])
-        if view and pc.any(pc.equal(table["status"], "VIEW_EXPIRED")).as_py():
+        if view and not complete(table["status"]) and pc.any(pc.equal(table["status"], "VIEW_EXPIRED")).as_py():
             raise errors.ViewExpired(f"get of {len(ids)} ids: [VIEW_EXPIRED] view {view} has ended: open another view",
                                      "VIEW_EXPIRED")
-        positions = np.concatenate([at for at, _ in found])
-        if (np.diff(positions) != 1).any():
+        positions = found[0][0] if len(found) == 1 else np.concatenate([at for at, _ in found])
+        if (positions[1:] < positions[:-1]).any():  # each position is there once
             table = table.take(np.argsort(positions, kind="stable"))
         return selected(table, columns)
 
@@ -213,11 +213,7 @@ class Store:
                 return [(routes["leaders"].get(group), group, np.arange(len(ids)))]
             if routes["mode"] != "hash":
                 return [(None, None, np.arange(len(ids)))]  # the gateway says what is wrong
-            numbers, names = group_of(ids, routes["hash_groups"]), None
-            addresses = [routes["leaders"].get(str(g), "") for g in range(routes["hash_groups"])]
-            known, of_group = np.unique(np.array(addresses), return_inverse=True)
-            numbers = of_group[numbers]
-            return [(str(known[n]) or None, None, np.flatnonzero(numbers == n)) for n in np.unique(numbers)]
+            return self._leaders_of(routes).parts(ids)
         if len(group) != len(ids):
             raise ValueError(f"there are {len(ids)} ids, and {len(group)} groups")
         names = pa.array(group, pa.utf8()).dictionary_encode()
@@ -227,15 +223,16 @@ class Store:
         numbers, words = names.indices.to_numpy(), names.dictionary.to_pylist()
         return [(leaders.get(word), word, np.flatnonzero(numbers == n)) for n, word in enumerate(words)]
 
+    def _leaders_of(self, routes):
+        found = self._leaders
+        if found is None or found[0] is not routes:
+            found = self._leaders = routes, Leaders(routes)
+        return found[1]
+
     def _get(self, ids, columns, view, address, group, positions, each):
         """[(positions, batch)] of one part, which the server at the address or, where it cannot, the gateway reads. If
         each id has its own group, what is wrong with a group is the status of its rows."""
-        command = {} if group is None else {"group": group}
-        if columns is not None:
-            command["columns"] = columns
-        if view is not None:
-            command["view"] = view
-        command = json.dumps({"get": command}).encode()
+        command = command_of(group, None if columns is None else tuple(columns), view)
         attempts, found, call = Attempts(self.timeout), [], f"get of {len(positions)} ids"
         waiting = []  # (positions, batch) of rows that another attempt may complete
         while len(positions):
@@ -248,7 +245,7 @@ class Store:
                 for chunk in reader:
                     batch = chunk.data
                     rows = slice(done, done + batch.num_rows)
-                    if not np.array_equal(batch.column("id").to_numpy(), wanted[rows]):
+                    if batch.column("id").to_numpy().tobytes() != wanted[rows].tobytes():
                         raise errors.Error(f"{call}: the server's rows are not those of the ids")
                     done = rows.stop
                     again = retryable(batch.column("status"), address)
@@ -291,6 +288,29 @@ class Store:
             self._routes = None
 
 
+@lru_cache(256)
+def command_of(group, columns, view):
+    fields = {"group": group, "columns": columns, "view": view}
+    return json.dumps({"get": {name: value for name, value in fields.items() if value is not None}}).encode()
+
+
+class Leaders:
+    """The leaders of all groups of a store with Hash routing."""
+
+    def __init__(self, routes):
+        self.groups = routes["hash_groups"]
+        addresses = [routes["leaders"].get(str(g), "") for g in range(self.groups)]
+        known, self.of_group = np.unique(np.array(addresses), return_inverse=True)
+        self.addresses = [str(address) or None for address in known]  # None: the gateway finds the leader
+
+    def parts(self, ids):
+        """(address, None, positions) of the ids of each leader."""
+        if len(self.addresses) == 1:
+            return [(self.addresses[0], None, np.arange(len(ids)))]
+        numbers = self.of_group[group_of(ids, self.groups)]
+        return [(self.addresses[n], None, np.flatnonzero(numbers == n)) for n in np.unique(numbers)]
+
+
 def rows_with(status, group, ids):
     values = {"group": [group] * len(ids), "id": ids, "status": [status] * len(ids)}
     arrays = [pa.array(values.get(field.name, [None] * len(ids)), field.type) for field in SCHEMA]
@@ -301,10 +321,15 @@ def part_of(positions, batch, mask):
     return positions[mask], batch.filter(pa.array(mask))
 
 
+def complete(status):
+    """Whether a column of statuses has none."""
+    return status.null_count == len(status)
+
+
 def retryable(status, direct=None):
     """A mask of the rows that another attempt may complete, or None if there are none. If a shard has answered, the
     gateway may find a copy that has what a view needs."""
-    if status.null_count == len(status):
+    if complete(status):
         return None
     mask = pc.is_in(status, value_set=_AGAIN_DIRECT if direct else _AGAIN).to_numpy(zero_copy_only=False)
     return mask if mask.any() else None
@@ -322,7 +347,7 @@ def checked_ids(ids):
         raise TypeError(f"ids are whole numbers in one dimension, not {array.dtype} in {array.ndim}")
     if array.dtype.kind == "u" and array.max() > np.uint64(2**63 - 1):
         raise ValueError(f"id {array.max()} is above the largest id, {2**63 - 1}")
-    return array.astype(np.int64)
+    return array.astype(np.int64)  # a copy, which nobody else changes meanwhile
 
 
 def checked_columns(columns):

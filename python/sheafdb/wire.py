@@ -16,6 +16,8 @@ AGAIN = frozenset((
     "GROUP_LOADING", "NO_LEADER", "STOPPING", "SLOW_READER", "ETCD_UNAVAILABLE", "SHARD_UNREACHABLE", "UNAVAILABLE",
     "WRONG_SHARD", "NOT_LEADER", "OVERLOADED", "OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED",
 ))
+# Reasons of one shard after which a gateway may still find another copy.
+OTHERS_MAY = ("GROUP_FAILED", "VIEW_EXPIRED")
 # One attempt has at most this many seconds, so that a server that hangs leaves time for another.
 ATTEMPT = 30.0
 # What a server must answer within, before a connection counts as broken, in milliseconds.

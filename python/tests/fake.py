@@ -33,6 +33,7 @@ class Fake(flight.FlightServerBase):
         self.records, self.applied, self.puts, self.views = {}, {}, 0, {}
         self.script, self.calls, self.headers, self.lock = {}, [], [], threading.Lock()
         self.leaders = None
+        self.read_at = None  # the address of the endpoints of scans
         self.address = f"127.0.0.1:{self.port}"
 
     def step(self, kind, command):
@@ -102,7 +103,8 @@ class Fake(flight.FlightServerBase):
             read = {"group": group, "after": -(2**63), "columns": scan.get("columns"), "view": scan.get("view")}
             ticket = json.dumps({"read": read})
             facts = json.dumps({"group": group, "records": 5, "bytes": 9}).encode()
-            endpoints.append(flight.FlightEndpoint(ticket, [f"grpc+tcp://{self.address}"], None, facts))
+            location = f"grpc+tcp://{self.read_at or self.address}"
+            endpoints.append(flight.FlightEndpoint(ticket, [location], None, facts))
         return flight.FlightInfo(SCHEMA, descriptor, endpoints, -1, -1)
 
     def do_put(self, context, descriptor, reader, writer):

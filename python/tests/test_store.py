@@ -346,6 +346,36 @@ def test_direct_calls_go_to_leaders_and_then_to_the_gateway():
                 1, (numbers == 2).sum()]
 
 
+@pytest.mark.parametrize("step, at_gateway", [
+    (None, []), (2, [7]), (fail("[VIEW_EXPIRED] not here", "invalid"), [-(2**63)]), (fail("no"), [-(2**63)]),
+])
+def test_direct_scans_read_at_the_shard_and_then_at_the_gateway(server, step, at_gateway):
+    with Fake() as shard:
+        shard.records, server.read_at = server.records, shard.address
+        with sheafdb.connect(server.address, timeout=60) as store:
+            assert store.scan().read_all()["id"].to_pylist() == list(range(20)) and not shard.calls
+        server.calls.clear()
+        shard.script["read"] = [step]
+        with sheafdb.connect(server.address, timeout=60, direct=True) as store:
+            assert store.scan().read_all()["id"].to_pylist() == list(range(20))
+        assert len(shard.calls) == 1
+        assert [c["after"] for kind, c in server.calls if kind == "read"] == at_gateway
+
+
+def test_a_direct_scan_whose_shard_is_gone_is_read_at_the_gateway(server):
+    server.read_at = "127.0.0.1:1"
+    with sheafdb.connect(server.address, timeout=60, direct=True) as store:
+        assert store.scan().read_all()["id"].to_pylist() == list(range(20))
+
+
+def test_a_direct_scan_that_the_shard_refuses_is_an_error(server):
+    with Fake() as shard, sheafdb.connect(server.address, timeout=60, direct=True) as store:
+        server.read_at = shard.address
+        shard.script["read"] = [fail("[CURSOR_EXPIRED] begin again", "invalid")]
+        with pytest.raises(errors.Expired):
+            store.scan().read_all()
+
+
 def behind(store):
     return store.get_many([1])["data"].to_pylist()
 
