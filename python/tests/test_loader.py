@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import platform
 import random
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import model
 from model import Model, decode_ids, ids_of
 from sheafdb.errors import Forked, StateError, WorkerDied
 from sheafdb.ids import Ids
-from sheafdb.ml import Dataset, Order, loader
+from sheafdb.ml import Dataset, Order, loader, memory
 
 SOAK = bool(os.environ.get("SHEAF_SOAK"))
 KILLS = int(os.environ.get("SHEAF_KILLS", "1000" if SOAK else "4"))
@@ -199,6 +200,28 @@ def test_a_killed_worker_is_an_error_and_the_next_loop_continues():
                     os.kill(batches._pool.workers[1][0].pid, signal.SIGKILL)
         assert 10 <= len(seen) < 16
         assert seen + [batch.tolist() for batch in batches] == expected
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc is not that of glibc")
+def test_workers_keep_the_memory_of_messages(monkeypatch):
+    def faults():
+        with loader(dataset(4, decode=model.page_faults), Order(4, 5, 4), 1) as batches:
+            return next(iter(batches))[0]
+
+    assert faults() < 1000
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    assert faults() > 4000  # 16 MiB have 4,096 pages
+
+
+@pytest.mark.parametrize("library", [object(), None])
+def test_without_glibc_malloc_is_left_alone(monkeypatch, library):
+    def load(_):
+        if library is None:
+            raise OSError("there is no such library")
+        return library
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", load)
+    assert not memory.keep_freed()
 
 
 def test_what_cannot_be_sent_to_workers_is_refused():

@@ -7,6 +7,7 @@ import signal
 import traceback
 from collections import deque
 
+from . import memory
 from ..errors import Forked, StateError, WorkerDied
 
 FORMAT = 1
@@ -201,6 +202,7 @@ class Remote(Exception):
 def work(pipe, ds, order):
     """A worker: reads tasks, and answers with batches, until the other end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that reads ends its workers
+    memory.keep_freed()
     try:
         while True:
             _, epoch, j = pipe.recv()
