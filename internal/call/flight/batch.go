@@ -96,6 +96,13 @@ func (b *Batch) IsFull(bound int64) bool {
 // empty.
 func (b *Batch) Expect(dataBytes int) { b.capacity = dataBytes }
 
+// Adopt makes a buffer of message.Pool the buffer for the data of the next batch. The batch must be empty. The data of a
+// row may lie in this buffer. They are not copied if they are there in the order of the rows, without gaps.
+func (b *Batch) Adopt(buffer *[]byte) {
+	*buffer = (*buffer)[:0]
+	b.data = buffer
+}
+
 // Tail returns the unused part of the buffer for data. A record that was read into it needs no second buffer: Add moves
 // its data to where they belong.
 func (b *Batch) Tail() []byte {
@@ -195,7 +202,9 @@ func (b *Batch) appendData(data []byte) {
 	tail := b.Tail()
 	if len(data) <= len(tail) {
 		used := len(*b.data)
-		copy(tail[:len(data)], data)
+		if len(data) > 0 && &data[0] != &tail[0] {
+			copy(tail[:len(data)], data)
+		}
 		*b.data = (*b.data)[:used+len(data)]
 		return
 	}

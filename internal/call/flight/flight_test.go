@@ -17,6 +17,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"google.golang.org/protobuf/proto"
 
+	"sheaf.dev/sheaf/client/call/message"
 	"sheaf.dev/sheaf/client/recordv1"
 )
 
@@ -122,6 +123,40 @@ func TestABatchIsReused(t *testing.T) {
 		t.Errorf("the data of the row that did not fit are %v", body[len(body)-8:])
 	}
 	b.Drop()
+}
+
+// TestABatchAdoptsABuffer checks that data which lie in an adopted buffer are sent from there, and that data behind a gap
+// are moved.
+func TestABatchAdoptsABuffer(t *testing.T) {
+	add := func(b *Batch, data []byte, parts ...[2]int) {
+		for i, p := range parts {
+			b.Add(&Row{ID: int64(i), Data: data[p[0]:p[1]:p[1]], Filled: AllColumns})
+		}
+	}
+	text := []byte("one, two and three")
+	for name, parts := range map[string][][2]int{
+		"without gaps":          {{0, 4}, {4, 4}, {4, 9}, {9, 18}},
+		"the second is missing": {{0, 4}, {9, 18}},
+	} {
+		plain := NewBatch(AllColumns, 1<<10)
+		add(plain, text, parts...)
+		want := encoded(t, plain.Take(nil))
+
+		buffer := message.Pool.Get(1 << 10)
+		copy(*buffer, text)
+		data := *buffer
+		b := NewBatch(AllColumns, 1<<10)
+		b.Adopt(buffer)
+		add(b, data[:len(text)], parts...)
+		m := b.Take(nil)
+		sent := m.bufs[1].ReadOnlyData()
+		if &sent[0] != &data[0] {
+			t.Errorf("%s: the data were copied to another buffer", name)
+		}
+		if got := encoded(t, m); !proto.Equal(got, want) {
+			t.Errorf("%s: the batch differs from one whose data were copied", name)
+		}
+	}
 }
 
 // puts encodes a batch as Arrow's writer does.

@@ -436,11 +436,11 @@ func TestResetCallCountsUntilItsWriteIsDequeued(t *testing.T) {
 		send(sent)
 		// The zeros form empty DATA frames of stream 0, which do not add to the held bytes.
 		write := func(n int) { _, _ = server.Write(make([]byte, n)) }
-		go write(writeBufferBytes)
+		go write(WriteBufferBytes)
 		synctest.Wait()
 		send(resets)
 		holds("reset while a write waits", (calls-openFree)*call)
-		read := make([]byte, writeBufferBytes)
+		read := make([]byte, WriteBufferBytes)
 		if _, err := io.ReadFull(client, read); err != nil {
 			t.Fatal(err)
 		}

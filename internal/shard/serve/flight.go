@@ -114,14 +114,24 @@ func (f *flightScan) begin() error {
 
 // Send implements recordv1.RecordService_ScanServer.
 func (f *flightScan) Send(m *recordv1.ScanResponse) error {
+	_, err := f.sendData(m, nil)
+	return err
+}
+
+// sendData implements dataTaker.
+func (f *flightScan) sendData(m *recordv1.ScanResponse, arena *[]byte) (taken bool, err error) {
 	if err := f.begin(); err != nil {
-		return err
+		return false, err
 	}
 	bytes := 0 // the scan has asked for memory for messages of this size, which is often far below ResultBytes
 	for _, r := range m.GetRecords() {
 		bytes += len(r.GetData())
 	}
 	f.batch.Expect(bytes)
+	// What is held for the message is counted by its length. So a buffer that is mostly empty is not taken.
+	if taken = arena != nil && f.columns.Has(arrow.Data) && 2*bytes > cap(*arena); taken {
+		f.batch.Adopt(arena)
+	}
 	for _, r := range m.GetRecords() {
 		row := arrow.RowOf(r)
 		if !row.Filled.Has(arrow.Data) && f.columns.NeedsData() {
@@ -130,10 +140,10 @@ func (f *flightScan) Send(m *recordv1.ScanResponse) error {
 		f.batch.Add(&row)
 	}
 	if f.batch.Rows() == 0 {
-		return nil
+		return taken, nil
 	}
 	ticket := arrow.Ticket{Resume: true, Columns: f.columns, Value: m.GetCursor()}
-	return f.SendMsg(f.batch.Take(ticket.Encode()))
+	return taken, f.SendMsg(f.batch.Take(ticket.Encode()))
 }
 
 // GetFlightInfo plans a scan.

@@ -136,6 +136,7 @@ type scan struct {
 	turn    time.Time  // when the current turn began
 	sending bool       // a goroutine is sending the message in the field out
 	sent    chan error // receives the result of sending; its capacity is 1
+	taken   int        // the capacity of the arena if the stream has taken it with the message that it sent
 	look    *time.Timer
 }
 

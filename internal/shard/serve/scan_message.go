@@ -48,10 +48,10 @@ func (sc *scan) ask(data, size int64) error {
 
 // drop releases the arena.
 func (sc *scan) drop() {
-	if sc.arena != nil {
+	if sc.arena != nil && sc.taken == 0 {
 		message.Pool.Put(sc.arena)
-		sc.arena = nil
 	}
+	sc.arena = nil
 }
 
 // release releases the arena and stops the timer. It must be called when no message is being sent.
@@ -167,7 +167,31 @@ func (sc *scan) flush() error {
 func (sc *scan) clear() {
 	sc.sending = false
 	sc.out.Records = sc.out.Records[:0]
+	if sc.taken > 0 {
+		sc.arena, sc.taken = message.Pool.Get(sc.taken), 0 // the memory was reserved, as that of an encoded message
+	}
 	*sc.arena = (*sc.arena)[:0]
+}
+
+// sendOut sends sc.out.
+func (sc *scan) sendOut() error {
+	to, ok := sc.stream.(dataTaker)
+	if !ok {
+		return sc.stream.Send(&sc.out)
+	}
+	size := cap(*sc.arena) // read before another user of the pool can have the arena
+	taken, err := to.sendData(&sc.out, sc.arena)
+	if taken {
+		sc.taken = size
+	}
+	return err
+}
+
+// dataTaker is a stream that can send the data of a message from the memory in which the scan has collected them.
+type dataTaker interface {
+	// sendData sends a message, whose records' data lie in the arena in the order of the records, without gaps. If taken
+	// is true, the arena belongs to the stream, also after an error.
+	sendData(m *recordv1.ScanResponse, arena *[]byte) (taken bool, err error)
 }
 
 // send sends the collected records, with a cursor that points after them.
@@ -192,7 +216,7 @@ func (sc *scan) transmit() error {
 	if err := pass(sc.stream.Context(), sc.tenant, moved, int64(cap(*sc.arena))); err != nil {
 		return err
 	}
-	if err := sc.stream.Send(&sc.out); err != nil {
+	if err := sc.sendOut(); err != nil {
 		return err
 	}
 	sc.method.moved(len(sc.out.Records), moved)
