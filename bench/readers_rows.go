@@ -16,6 +16,9 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
+// direct is the configuration of a reader that calls the shard itself.
+var direct = map[string]any{"direct": true}
+
 // batches compares random batches, scans and loaders.
 func (b *readersBench) batches(ctx context.Context) error {
 	for _, size := range b.opts.Sizes {
@@ -56,21 +59,26 @@ func (s *readStore) random(ctx context.Context) error {
 	}
 	s.b.Say("random batches of %d, %d B", readersBatch, s.size)
 	got, err := s.turns(ctx,
-		reader{"ours", "get_many", map[string]any{"direct": true}},
+		reader{"ours", "get_many", direct},
 		reader{"array_record", "array_record", nil},
 		reader{"Lance", "lance", nil},
 		reader{"grpcio", "grpcio", map[string]any{"descriptors": contract}},
 		reader{"gateway", "get_many", nil},
+		reader{"keep", "get_many", map[string]any{"direct": true, "keep": true}},
 	)
 	if err != nil {
 		return err
 	}
 	cpu := s.name(fmt.Sprintf("random batches of %d, records for a processor second of the client", readersBatch))
 	wall := s.name(fmt.Sprintf("random batches of %d, records", readersBatch))
+	const keeps = ", while malloc keeps freed memory"
 	s.b.add(
 		got.metric(cpu+" / array_record", byCPU, "ours", "array_record", 1.5),
 		got.metric(cpu+" / Lance", byCPU, "ours", "Lance", 1.5),
 		got.metric(cpu+" / grpcio", byCPU, "ours", "grpcio", 2),
+		got.metric(cpu+keeps+" / array_record", byCPU, "keep", "array_record", 0),
+		got.metric(cpu+keeps+" / Lance", byCPU, "keep", "Lance", 0),
+		got.metric(cpu+keeps+" / grpcio", byCPU, "keep", "grpcio", 0),
 		got.metric(cpu+", by a gateway / Lance", byCPU, "gateway", "Lance", 0),
 		got.metric(wall+" / Lance", byTime, "ours", "Lance", 0.9).
 			WithNote("the server uses the same processors; Lance has none"),
@@ -93,24 +101,36 @@ func (s *readStore) scan(ctx context.Context) error {
 		s.b.add(result.Ratio{Labels: result.Labels("what", name), Missed: bare.missing})
 		return nil
 	}
-	got, err := s.turns(ctx, reader{"ours", "scan", nil},
+	got, err := s.turns(ctx, reader{"ours", "scan", direct}, reader{"gateway", "scan", nil},
 		reader{"bare", "flight scan", map[string]any{"address": bare.address}})
 	if err != nil {
 		return err
 	}
 	s.b.add(got.metric(name, byTime, "ours", "bare", 0.8),
-		got.metric(name+", for a processor second of the client", byCPU, "ours", "bare", 0))
+		got.metric(name+", for a processor second of the client", byCPU, "ours", "bare", 0),
+		got.metric(name+", by a gateway", byTime, "gateway", "bare", 0))
 	return nil
 }
 
 func (s *readStore) loaders(ctx context.Context) error {
 	s.b.Say("loaders, %d B", s.size)
-	got, err := s.turns(ctx, reader{"ours", "store loader", nil}, reader{"WebDataset", "webdataset loader", nil},
-		reader{"files", "files loader", nil})
+	got, err := s.turns(ctx, reader{"ours", "store loader", direct}, reader{"gateway", "store loader", nil},
+		reader{"WebDataset", "webdataset loader", nil}, reader{"files", "files loader", nil})
 	if err != nil {
 		return err
 	}
 	name := s.name("shuffled loader with 2 workers, records")
+	s.b.add(got.metric(name+" / WebDataset in order", byTime, "ours", "WebDataset", 1),
+		got.metric(name+" / a file for each record, shuffled", byTime, "ours", "files", 1),
+		got.metric(name+", by a gateway / WebDataset in order", byTime, "gateway", "WebDataset", 0))
+
+	s.b.Say("loaders of torch, %d B", s.size)
+	got, err = s.turns(ctx, reader{"ours", "store torch", direct}, reader{"WebDataset", "webdataset torch", nil},
+		reader{"files", "files torch", nil})
+	if err != nil {
+		return err
+	}
+	name = s.name("torch's DataLoader, shuffled, with 2 workers, records")
 	s.b.add(got.metric(name+" / WebDataset in order", byTime, "ours", "WebDataset", 1),
 		got.metric(name+" / a file for each record, shuffled", byTime, "ours", "files", 1))
 	return nil

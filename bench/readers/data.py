@@ -1,5 +1,8 @@
 """What readers of a bench share: the records, and checks of what was read."""
 
+import itertools
+import sys
+
 BATCH = 100
 # Tar files. A loader of two processes needs at least two.
 TARS = 8
@@ -40,6 +43,49 @@ def loaded(ds, config, workers=2):
     prefetch = 2
     batches = endless(loader(ds, Order(len(ds), config["seed"], BATCH, last="drop"), workers, prefetch))
     return lambda: checked(map(len, next(batches)), config), {"ahead": workers * prefetch}
+
+
+def loaded_by_torch(ds, config, workers=2):
+    """The same by torch's DataLoader, which is given whole batches of indexes."""
+    torch_data()
+    from sheafdb.ml import Order
+    return taken_by_torch(ds, config, workers, sampler=Endless(Order(len(ds), config["seed"], BATCH, last="drop")))
+
+
+def taken_by_torch(source, config, workers=2, **more):
+    """The batches of what torch's DataLoader can read. Its workers are spawned, because a store does not survive a fork."""
+    prefetch = 2
+    batches = iter(torch_data().DataLoader(source, batch_size=None, num_workers=workers, prefetch_factor=prefetch,
+                                           collate_fn=same, multiprocessing_context="spawn", **more))
+    return lambda: checked(map(len, next(batches)), config), {"ahead": workers * prefetch}
+
+
+def torch_data():
+    """torch.utils.data, from this environment or from Debian's package python3-torch."""
+    debian = "/usr/lib/python3/dist-packages"
+    try:
+        import torch.utils.data
+    except ImportError:
+        if debian in sys.path:
+            raise
+        sys.path.append(debian)  # behind this environment, whose packages are used; workers get the same path
+        import torch.utils.data
+    return torch.utils.data
+
+
+def same(batch):
+    return batch
+
+
+class Endless:
+    """A sampler for torch: the batches of all epochs."""
+
+    def __init__(self, order):
+        self.order = order
+
+    def __iter__(self):
+        for epoch in itertools.count():
+            yield from self.order.epoch(epoch)
 
 
 def endless(source):

@@ -3,18 +3,23 @@
 import os
 import time
 
-from data import BATCH, checked_column, draws, loaded
+from data import BATCH, checked_column, draws, loaded, loaded_by_torch
 
 
-def store_of(config, **more):
+def store_of(config):
+    """The store, whose shard is read itself if the config says so."""
     import sheafdb
-    return sheafdb.connect(config["address"], **more)
+    return sheafdb.connect(config["address"], direct=config.get("direct", False))
 
 
 def get_many(config):
-    """Random batches, by the address of the shard itself if the config says so."""
-    store, draw = store_of(config, direct=config.get("direct", False)), draws(config)
+    """Random batches. With `keep`, malloc of this process keeps freed memory, as in workers of the loader."""
+    store, draw = store_of(config), draws(config)
     first = config["first"]
+    if config.get("keep"):
+        from sheafdb.ml import memory
+        if not memory.keep_freed():
+            raise ImportError("malloc is not that of glibc, or has settings")
 
     def step():
         table = store.get_many(first + draw(), columns=["data"])
@@ -78,10 +83,17 @@ def data_of(table):
 
 
 def store_loader(config):
+    return loaded(data_set(config), config, config.get("workers", 2))
+
+
+def store_torch(config):
+    return loaded_by_torch(data_set(config), config)
+
+
+def data_set(config):
     from sheafdb.ml import Dataset
     store = store_of(config)
-    ds = Dataset(store, store.ids(path=f"{config['dir']}/loader-{os.getpid()}.ids"), columns=["data"], decode=data_of)
-    return loaded(ds, config, config.get("workers", 2))
+    return Dataset(store, store.ids(path=f"{config['dir']}/loader-{os.getpid()}.ids"), columns=["data"], decode=data_of)
 
 
 def order(config):
@@ -120,6 +132,7 @@ READERS = {
     "scan": scan,
     "flight scan": flight_scan,
     "store loader": store_loader,
+    "store torch": store_torch,
     "order": order,
     "first batch": first_batch,
     "scan of ids": scan_of_ids,

@@ -5,7 +5,8 @@ import multiprocessing
 import os
 import tarfile
 
-from data import BATCH, TARS, checked, checked_column, draws, endless, loaded
+from data import (BATCH, TARS, checked, checked_column, draws, endless, loaded, loaded_by_torch, taken_by_torch,
+                  torch_data)
 
 
 def prepare(config):
@@ -92,6 +93,18 @@ class Tars(Files):
         return [next(self.source)["bin"] for _ in range(BATCH)]
 
 
+def webdataset_torch(config):
+    torch_data()  # before webdataset, which looks for it
+    import webdataset
+    tars = [f"{config['dir']}/{t}.tar" for t in range(TARS)]
+    return taken_by_torch(webdataset.WebDataset(tars, shardshuffle=False).repeat().batched(BATCH, collation_fn=bins),
+                          config)
+
+
+def bins(samples):
+    return [sample["bin"] for sample in samples]
+
+
 def webdataset(config):
     import webdataset  # noqa: F401, the workers need it
     return loaded(Tars(config), config)
@@ -119,5 +132,7 @@ READERS = {
     "lance": lance,
     "files loader": lambda config: loaded(Files(config), config),
     "webdataset loader": webdataset,
+    "files torch": lambda config: loaded_by_torch(Files(config), config),
+    "webdataset torch": webdataset_torch,
     "bare flight": bare_flight,
 }
