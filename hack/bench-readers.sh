@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Makes the environment bin/readers of what bench/readers/requirements.txt lists and of sheafdb as it is in python/, and
 # runs `sheaf-bench readers` in it with the arguments. The environment is made again when the requirements change.
+# torch is measured if Debian's package python3-torch is installed and fits this Python. It is not installed here, because
+# it is large.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 hack/clients/packages.sh python
