@@ -20,9 +20,10 @@ func (p *program) readers() *cobra.Command {
 		Short: "Readers in Python: batches, scans and loaders beside local files, gRPC and Flight",
 		Long: `Starts a store in this process, and readers in Python as processes. Parts: batches (random batches
 against array_record, Lance and grpcio; scans against a bare Flight server; loaders against
-WebDataset and files, also by torch's DataLoader), calls (HTTP against gRPC, from Go), order (indexes of a shuffled order),
-first (time to the first batch), beside (gets of others beside loaders). All data are warm. What
-the Python of --python lacks is reported as not measured; "make bench-readers" installs it.`,
+WebDataset and files, also by torch's DataLoader), calls (HTTP against gRPC, from Go), order
+(indexes of a shuffled order), first (time to the first batch), beside (gets of others beside
+loaders). All data are warm. What the Python of --python lacks is reported as not measured; "make
+bench-readers" installs it.`,
 		Args: cobra.NoArgs,
 	}
 	optionFlags(cmd, &opts.Options, "; needs six times --bytes", bench.ReadersParts())
