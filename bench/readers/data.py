@@ -53,7 +53,7 @@ def loaded_by_torch(ds, config, workers=2):
 
 
 def taken_by_torch(source, config, workers=2, **more):
-    """The batches of what torch's DataLoader can read. Its workers are spawned, because a store does not survive a fork."""
+    """The batches of what torch's DataLoader can read. Its workers are spawned: a store does not survive a fork."""
     prefetch = 2
     batches = iter(torch_data().DataLoader(source, batch_size=None, num_workers=workers, prefetch_factor=prefetch,
                                            collate_fn=same, multiprocessing_context="spawn", **more))

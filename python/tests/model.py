@@ -51,11 +51,12 @@ def end_at_40(table):
 
 
 def page_faults(table):
-    """The pages that this process gets from the system when it takes and frees 16 blocks of 1 MiB for the second time."""
+    """The pages that this process gets from the system when it takes and frees 16 blocks of 1 MiB once more."""
     import ctypes
     import resource
     libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
     for _ in range(2):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         blocks = [libc.malloc(1 << 20) for _ in range(16)]

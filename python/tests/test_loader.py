@@ -208,7 +208,9 @@ def test_workers_keep_the_memory_of_messages():
         assert next(iter(batches))[0] < 1000  # 16 MiB have 4,096 pages
 
 
-@pytest.mark.parametrize("name, value", [("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1")])
+@pytest.mark.parametrize("name, value", [
+    ("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"),
+])
 def test_settings_of_malloc_are_kept(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     assert not memory.keep_freed()

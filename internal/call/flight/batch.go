@@ -96,8 +96,8 @@ func (b *Batch) IsFull(bound int64) bool {
 // empty.
 func (b *Batch) Expect(dataBytes int) { b.capacity = dataBytes }
 
-// Adopt makes a buffer of message.Pool the buffer for the data of the next batch. The batch must be empty. The data of a
-// row may lie in this buffer. They are not copied if they are there in the order of the rows, without gaps.
+// Adopt makes a buffer of message.Pool the buffer for the data of the next batch. The batch must be empty. The data of
+// rows may lie in this buffer, in the order of the rows. Data without gaps between them are not copied.
 func (b *Batch) Adopt(buffer *[]byte) {
 	*buffer = (*buffer)[:0]
 	b.data = buffer

@@ -125,8 +125,8 @@ func TestABatchIsReused(t *testing.T) {
 	b.Drop()
 }
 
-// TestABatchAdoptsABuffer checks that data which lie in an adopted buffer are sent from there, and that data behind a gap
-// are moved.
+// TestABatchAdoptsABuffer checks that data which lie in an adopted buffer are sent from there, and that data behind a
+// gap are moved.
 func TestABatchAdoptsABuffer(t *testing.T) {
 	add := func(b *Batch, data []byte, parts ...[2]int) {
 		for i, p := range parts {
