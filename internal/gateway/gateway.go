@@ -238,7 +238,7 @@ func (g *Gateway) newServer() *grpc.Server {
 		grpc.NumStreamWorkers(message.ServerWorkers),
 		grpc.ChainStreamInterceptor(g.countStream), grpc.ChainUnaryInterceptor(g.countUnary),
 		grpc.InitialWindowSize(ratelimit.StreamWindow), grpc.InitialConnWindowSize(connWindow),
-		grpc.WriteBufferSize(ratelimit.WriteBufferBytes), grpc.SharedWriteBuffer(true),
+		grpc.WriteBufferSize(ratelimit.WriteBufferBytes),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: ageMax, MaxConnectionAgeGrace: ageGrace, Time: keepaliveTime, Timeout: keepaliveWait,

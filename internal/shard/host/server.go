@@ -113,7 +113,7 @@ func listen(ctx context.Context, opts *ServerOptions, admin recordv1.AdminServic
 		grpc.MaxSendMsgSize(2 * message.BytesMax),
 		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.InitialWindowSize(ratelimit.StreamWindow), grpc.InitialConnWindowSize(connWindow),
-		grpc.WriteBufferSize(ratelimit.WriteBufferBytes), grpc.SharedWriteBuffer(true),
+		grpc.WriteBufferSize(ratelimit.WriteBufferBytes),
 		grpc.MaxHeaderListSize(message.HeaderBytesMax), grpc.ConnectionTimeout(message.HandshakeTime),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: ageMax, MaxConnectionAgeGrace: ageGrace, Time: time.Minute, Timeout: 20 * time.Second,

@@ -23,7 +23,9 @@ import (
 
 // A copy that does not lead its group answers reads of a view, and charges them to the quotas of the group's tenant, as
 // the leader does.
-func TestReadsOfAViewAreWithinTheQuotas(t *testing.T) { synctest.Test(t, readsOfAViewAreWithinTheQuotas) }
+func TestReadsOfAViewAreWithinTheQuotas(t *testing.T) {
+	synctest.Test(t, readsOfAViewAreWithinTheQuotas)
+}
 
 func readsOfAViewAreWithinTheQuotas(t *testing.T) {
 	const records, size, rate = 60, 2000, 40_000 // the quota is rate bytes per second in the whole store
@@ -68,7 +70,9 @@ func readsOfAViewAreWithinTheQuotas(t *testing.T) {
 func (v *viewed) waysToReadAView(address, view string, records int) map[string]func(group string) {
 	calls := recordv1.NewRecordServiceClient(v.conn(address))
 	flights := flight.NewFlightServiceClient(v.conn(address))
-	key := func(group string, id int) *recordv1.RecordKey { return &recordv1.RecordKey{Group: group, Id: int64(id)} }
+	key := func(group string, id int) *recordv1.RecordKey {
+		return &recordv1.RecordKey{Group: group, Id: int64(id)}
+	}
 	return map[string]func(group string){
 		"Get": func(group string) {
 			for id := range records {
