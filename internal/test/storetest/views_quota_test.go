@@ -53,7 +53,7 @@ func readsOfAViewAreWithinTheQuotas(t *testing.T) {
 			if took := time.Since(began); took > 0 {
 				t.Errorf("%s at %s: a group without a tenant took %v", name, address, took)
 			}
-			time.Sleep(10 * time.Second) // debts are paid, and the bucket is full
+			time.Sleep(4 * time.Second) // debts are paid, and the bucket is full
 			began = time.Now()
 			read("a-1")
 			// A full bucket has half a second of the rate, and what a read moves last is paid by the next one.
