@@ -67,7 +67,7 @@ build: build-test ## Build the static binaries bin/sheaf, sheaf-bench, sheaf-ope
 	cd cmd/sheaf-archive && go build -ldflags '$(LDFLAGS)' -o ../../bin/ .
 
 # These two targets build only what `make run` and `make test` need. With an empty build cache, the libraries for
-# Kubernetes and for clouds take three quarters of the time of `make build`.
+# Kubernetes and for clouds take two thirds of the time of `make build`.
 build-run:
 	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sheaf ./bench/sheaf-bench
 build-test:

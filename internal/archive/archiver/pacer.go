@@ -9,8 +9,8 @@ import (
 
 // pacer divides work into small pieces with pauses between them. An archiver that works without pauses makes the shards
 // and the bucket work without pauses, too, and those who write to the store meanwhile wait for their processors: with
-// two processors for everything, the pauses made the p99 of puts a third shorter. A pacer is not safe for concurrent
-// use.
+// two processors for everything and all files in memory, the pauses made the p99 of puts a third shorter. A pacer is
+// not safe for concurrent use.
 type pacer struct {
 	until  time.Time // from this time on there are no pauses, so that work that takes long is not delayed further
 	worked time.Time // end of the last pause
