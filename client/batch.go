@@ -52,6 +52,12 @@ type pendingItem struct {
 	sent     bool
 }
 
+// pendingPut is a pendingItem together with its request.
+type pendingPut struct {
+	pendingItem
+	request putRequest
+}
+
 func (p *pendingItem) failed(err error) {
 	p.err, p.verdict = err, routing.Judge(status.Convert(err), p.sent)
 }
@@ -67,22 +73,26 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	outcomes := make([]PutOutcome, len(items))
+	// All puts share a few allocations, because a put of a small record costs little else.
+	puts, ids := make([]pendingPut, len(items)), newRequestIDs(len(items))
 	pending := make([]*pendingItem, 0, len(items))
 	var large []int
 	for i := range items {
-		op := "put " + items[i].Key.String()
-		if err := items[i].Options.check(op); err != nil {
+		item, p := &items[i], &puts[i]
+		what := call{op: "put", key: &item.Key, write: true}
+		if err := item.Options.check(&what); err != nil {
 			outcomes[i].Err = err
 			continue
 		}
-		if len(items[i].Data) > putBytesMax {
+		if len(item.Data) > putBytesMax {
 			large = append(large, i)
 			continue
 		}
-		pending = append(pending, &pendingItem{
-			put: items[i].Options.request(items[i].Key, items[i].Data), stored: &outcomes[i], failure: &outcomes[i].Err,
-			attempts: c.attempts(call{op: op, key: &items[i].Key, write: true}),
-		})
+		p.request.fill(item.Key, item.Data, &item.Options, ids[i*requestIDBytes:][:requestIDBytes])
+		p.pendingItem = pendingItem{
+			put: &p.request.message, stored: &outcomes[i], failure: &outcomes[i].Err, attempts: c.attempts(what),
+		}
+		pending = append(pending, &p.pendingItem)
 	}
 	eachLarge(large, func(i int) {
 		outcomes[i].PutResult, outcomes[i].Err = c.putLarge(ctx, items[i].Key, items[i].Data, items[i].Options)
@@ -221,11 +231,11 @@ func takePuts(items []*pendingItem, answer *recordv1.BatchPutResponse) {
 			return
 		}
 		result := answer.GetResults()[i]
-		if st := status.FromProto(result.GetStatus()); st.Code() != codes.OK {
-			p.failed(st.Err())
+		if st := result.GetStatus(); st.GetCode() != int32(codes.OK) {
+			p.failed(status.ErrorProto(st))
 			continue
 		}
-		p.stored.PutResult, p.stored.Err = toPutResult(p.attempts.what.op, result.GetPut(), p.put.GetDataCrc32C(),
+		p.stored.PutResult, p.stored.Err = toPutResult(&p.attempts.what, result.GetPut(), p.put.GetDataCrc32C(),
 			int64(len(p.put.GetData())))
 	}
 }
@@ -255,7 +265,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 				View: items[i].Options.View,
 			},
 			read: &outcomes[i], failure: &outcomes[i].Err,
-			attempts: c.attempts(call{op: "get " + items[i].Key.String(), key: &items[i].Key}),
+			attempts: c.attempts(call{op: "get", key: &items[i].Key}),
 		}
 	}
 	c.rounds(ctx, pending, getPart)
@@ -300,11 +310,11 @@ func getMessage(ctx context.Context, items []*pendingItem) {
 			}
 			p := items[position]
 			answered[position] = true
-			if st := status.FromProto(result.GetStatus()); st.Code() != codes.OK {
-				p.failed(st.Err())
+			if st := result.GetStatus(); st.GetCode() != int32(codes.OK) {
+				p.failed(status.ErrorProto(st))
 				continue
 			}
-			p.read.Record, p.read.Err = checked(p.attempts.what.op, result.GetRecord())
+			p.read.Record, p.read.Err = checked(&p.attempts.what, result.GetRecord())
 		}
 	}
 	for i, p := range items {

@@ -296,11 +296,20 @@ func (c *Client) conn(address string) (*server, error) {
 
 // call describes one call to a server.
 type call struct {
-	op    string  // names the call in errors
+	op    string  // what the call does; errors contain it, and the key after it if there is one
 	key   *Key    // record that the call is for; nil if it is for no particular record
 	group string  // group that the call is for, if key is nil; empty if the call is for no particular group
 	write bool    // the call is a write with a request id
 	epoch *uint64 // field of the request for the epoch of the routing; nil if the request has none
+}
+
+// name names the call in errors, for example "put 42". It is only computed when it is needed, because most calls
+// succeed.
+func (w *call) name() string {
+	if w.key == nil {
+		return w.op
+	}
+	return w.op + " " + w.key.String()
 }
 
 // target is the destination of an attempt.
@@ -401,7 +410,7 @@ func (a *attempts) end(ctx context.Context, err error, v routing.Verdict, sent b
 
 // newError returns an error that says that the call failed, and why.
 func (a *attempts) newError(err error) *Error {
-	return newError(a.what.op, err, a.Doubtful(routing.Judge(status.Convert(err), true)))
+	return newError(a.what.name(), err, a.Doubtful(routing.Judge(status.Convert(err), true)))
 }
 
 // bounded returns ctx with the client's timeout, unless ctx already has a deadline.

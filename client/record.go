@@ -58,10 +58,11 @@ func toRecord(r *recordv1.Record) Record {
 }
 
 // checked is like toRecord, but also verifies the data against the message's CRC, if it has one.
-func checked(op string, r *recordv1.Record) (Record, error) {
+// The argument what is the call that the message answers.
+func checked(what *call, r *recordv1.Record) (Record, error) {
 	if r.DataCrc32C != nil && (len(r.GetData()) > 0 || r.GetSizeBytes() == 0) {
 		if got := crc32.Checksum(r.GetData(), castagnoli); got != r.GetDataCrc32C() {
-			return Record{}, checksumError(op, got, r.GetDataCrc32C())
+			return Record{}, checksumError(what.name(), got, r.GetDataCrc32C())
 		}
 	}
 	return toRecord(r), nil
@@ -95,11 +96,16 @@ type PutResult struct {
 	Repeated bool
 }
 
+const requestIDBytes = 16
+
 // NewRequestID creates a request id from 16 random bytes.
-func NewRequestID() []byte {
-	id := make([]byte, 16)
-	_, _ = rand.Read(id) // never returns an error, see its documentation
-	return id
+func NewRequestID() []byte { return newRequestIDs(1) }
+
+// newRequestIDs creates n request ids, one after another in the same slice.
+func newRequestIDs(n int) []byte {
+	ids := make([]byte, n*requestIDBytes)
+	_, _ = rand.Read(ids) // never returns an error, see its documentation
+	return ids
 }
 
 // orZero returns the caller's options, or the zero value if options is nil.
@@ -137,35 +143,47 @@ func timestamp(t time.Time) *int64 {
 	return new(t.UnixNano())
 }
 
-func (o *PutOptions) request(key Key, data []byte) *recordv1.PutRequest {
-	sum := crc32.Checksum(data, castagnoli)
-	return &recordv1.PutRequest{
-		Key: key.proto(), RequestId: o.requestID(), Condition: o.condition(), TimestampUnixNs: timestamp(o.Timestamp),
-		Attributes: o.Attributes, DataCrc32C: &sum, Data: data,
-	}
+// putRequest is a request together with the values that it points to, so that they take one allocation.
+type putRequest struct {
+	message recordv1.PutRequest
+	key     recordv1.RecordKey
+	sum     uint32
 }
 
-func toPutResult(op string, r *recordv1.PutResponse, sum uint32, size int64) (PutResult, error) {
+// fill fills in the request. It sets the request id to id, unless the options have one.
+func (r *putRequest) fill(key Key, data []byte, o *PutOptions, id []byte) {
+	r.key.Id, r.key.Group = key.ID, key.Group
+	r.sum = crc32.Checksum(data, castagnoli)
+	m := &r.message
+	m.Key, m.DataCrc32C, m.RequestId, m.Data = &r.key, &r.sum, id, data
+	if o.RequestID != nil {
+		m.RequestId = o.RequestID
+	}
+	m.Condition, m.TimestampUnixNs, m.Attributes = o.condition(), timestamp(o.Timestamp), o.Attributes
+}
+
+func toPutResult(what *call, r *recordv1.PutResponse, sum uint32, size int64) (PutResult, error) {
 	result := PutResult{
 		Version: r.GetVersion(), CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()), Size: size, CRC32C: sum,
 		Repeated: r.GetRepeated(),
 	}
 	if r.GetDataCrc32C() != sum {
-		return result, checksumError(op, r.GetDataCrc32C(), sum)
+		return result, checksumError(what.name(), r.GetDataCrc32C(), sum)
 	}
 	return result, nil
 }
 
 // check returns an error that names the first invalid option, or nil if all options are valid.
-func (o *PutOptions) check(op string) error {
+// The argument what is the call with these options.
+func (o *PutOptions) check(what *call) error {
 	if t := o.Timestamp; !t.IsZero() && !time.Unix(0, t.UnixNano()).Equal(t) {
-		return invalid(op, "Timestamp is "+t.String()+", it must lie between the years 1678 and 2262")
+		return invalid(what.name(), "Timestamp is "+t.String()+", it must lie between the years 1678 and 2262")
 	}
 	if o.IfVersion != "" && o.IfAbsent {
-		return invalid(op, "IfVersion and IfAbsent exclude one another")
+		return invalid(what.name(), "IfVersion and IfAbsent exclude one another")
 	}
-	if o.RequestID != nil && len(o.RequestID) != 16 {
-		return invalid(op, "RequestID has "+strconv.Itoa(len(o.RequestID))+" bytes, it must have 16")
+	if o.RequestID != nil && len(o.RequestID) != requestIDBytes {
+		return invalid(what.name(), "RequestID has "+strconv.Itoa(len(o.RequestID))+" bytes, it must have 16")
 	}
 	return nil
 }
@@ -173,21 +191,22 @@ func (o *PutOptions) check(op string) error {
 // Put stores one version of a record. It returns when the version is durable on a quorum of the group's copies. It uses
 // Upload for data above 1 MiB.
 func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOptions) (PutResult, error) {
-	op := "put " + key.String()
+	request := &putRequest{}
+	what := call{op: "put", key: &key, write: true, epoch: &request.message.RoutingEpoch}
 	o := orZero(options)
-	if err := o.check(op); err != nil {
+	if err := o.check(&what); err != nil {
 		return PutResult{}, err
 	}
 	if len(data) > putBytesMax {
 		return c.putLarge(ctx, key, data, o)
 	}
-	request := o.request(key, data)
-	answer, err := unary(ctx, c, call{op: op, key: &key, write: true, epoch: &request.RoutingEpoch},
-		recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.Put, request)
+	request.fill(key, data, &o, NewRequestID())
+	answer, err := unary(ctx, c, what, recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.Put,
+		&request.message)
 	if err != nil {
 		return PutResult{}, err
 	}
-	return toPutResult(op, answer, request.GetDataCrc32C(), int64(len(data)))
+	return toPutResult(&what, answer, request.sum, int64(len(data)))
 }
 
 // GetOptions are the options of Get.
@@ -207,19 +226,18 @@ type GetOptions struct {
 // Get reads the newest version of a record, or the version in options. It returns ErrNotFound if the record or the
 // version does not exist.
 func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record, error) {
-	op := "get " + key.String()
 	o := orZero(options)
 	request := &recordv1.GetRequest{Key: key.proto(), Version: o.Version, MetadataOnly: o.MetadataOnly,
 		View: o.View}
-	answer, err := unary(ctx, c, call{op: op, key: &key, epoch: &request.RoutingEpoch}, recordv1.NewRecordServiceClient,
-		recordv1.RecordServiceClient.Get, request)
+	what := call{op: "get", key: &key, epoch: &request.RoutingEpoch}
+	answer, err := unary(ctx, c, what, recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.Get, request)
 	if err == nil {
-		return checked(op, answer.GetRecord())
+		return checked(&what, answer.GetRecord())
 	}
-	if e := newError(op, err, false); e.Reason != reason.UseDownload || o.BytesMax > 0 && o.BytesMax <= putBytesMax {
+	if e := newError(what.name(), err, false); e.Reason != reason.UseDownload || o.BytesMax > 0 && o.BytesMax <= putBytesMax {
 		return Record{}, err
 	}
-	return c.getLarge(ctx, op, key, o)
+	return c.getLarge(ctx, what.name(), key, o)
 }
 
 // DeleteOptions are the options of Delete.
@@ -240,17 +258,16 @@ type DeleteResult struct {
 
 // Delete deletes a record. Deleting an absent record succeeds.
 func (c *Client) Delete(ctx context.Context, key Key, options *DeleteOptions) (DeleteResult, error) {
-	op := "delete " + key.String()
+	request := &recordv1.DeleteRequest{}
+	what := call{op: "delete", key: &key, write: true, epoch: &request.RoutingEpoch}
 	given := orZero(options)
 	o := PutOptions{IfVersion: given.IfVersion, Timestamp: given.Timestamp, RequestID: given.RequestID}
-	if err := o.check(op); err != nil {
+	if err := o.check(&what); err != nil {
 		return DeleteResult{}, err
 	}
-	request := &recordv1.DeleteRequest{
-		Key: key.proto(), RequestId: o.requestID(), Condition: o.condition(), TimestampUnixNs: timestamp(o.Timestamp),
-	}
-	answer, err := unary(ctx, c, call{op: op, key: &key, write: true, epoch: &request.RoutingEpoch},
-		recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.Delete, request)
+	request.Key, request.RequestId = key.proto(), o.requestID()
+	request.Condition, request.TimestampUnixNs = o.condition(), timestamp(o.Timestamp)
+	answer, err := unary(ctx, c, what, recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.Delete, request)
 	if err != nil {
 		return DeleteResult{}, err
 	}
@@ -265,10 +282,9 @@ func (c *Client) Delete(ctx context.Context, key Key, options *DeleteOptions) (D
 // ends the sequence.
 func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		op := "list versions of " + key.String()
 		request := &recordv1.ListVersionsRequest{Key: key.proto()}
 		for {
-			answer, err := unary(ctx, c, call{op: op, key: &key, epoch: &request.RoutingEpoch},
+			answer, err := unary(ctx, c, call{op: "list versions of", key: &key, epoch: &request.RoutingEpoch},
 				recordv1.NewRecordServiceClient, recordv1.RecordServiceClient.ListVersions, request)
 			if err != nil {
 				yield(Record{}, err)

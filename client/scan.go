@@ -199,7 +199,7 @@ func (s *scanStream) once(ctx context.Context, to target, take func([]Record) bo
 		}
 		records := make([]Record, len(message.GetRecords()))
 		for i, r := range message.GetRecords() {
-			if records[i], err = checked("scan", r); err != nil {
+			if records[i], err = checked(&call{op: "scan"}, r); err != nil {
 				return false, err
 			}
 		}

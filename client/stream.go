@@ -30,7 +30,7 @@ func invalid(op, message string) *Error {
 }
 
 func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOptions) (PutResult, error) {
-	u := &uploading{client: c, op: "put " + key.String(), key: key, options: o, from: bytes.NewReader(data),
+	u := &uploading{client: c, what: call{op: "put", key: &key, write: true}, options: o, from: bytes.NewReader(data),
 		sum: new(crc32.Checksum(data, castagnoli))}
 	return u.run(ctx)
 }
@@ -40,15 +40,14 @@ func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOption
 // safe. Otherwise it retries the upload only if nothing was read yet. If the reader fails, nothing is stored, and the
 // error wraps the reader's error.
 func (c *Client) Upload(ctx context.Context, key Key, from io.Reader, options *PutOptions) (PutResult, error) {
-	u := &uploading{client: c, op: "upload " + key.String(), key: key, options: orZero(options), from: from}
+	u := &uploading{client: c, what: call{op: "upload", key: &key, write: true}, options: orZero(options), from: from}
 	return u.run(ctx)
 }
 
 // uploading holds the state of an upload and its attempts.
 type uploading struct {
 	client  *Client
-	op      string
-	key     Key
+	what    call
 	options PutOptions
 	from    io.Reader
 	sum     *uint32 // checksum of the data, or nil if it is not known in advance
@@ -58,16 +57,16 @@ type uploading struct {
 }
 
 func (u *uploading) run(ctx context.Context) (PutResult, error) {
-	if err := u.options.check(u.op); err != nil {
+	if err := u.options.check(&u.what); err != nil {
 		return PutResult{}, err
 	}
 	u.options.RequestID = u.options.requestID() // all attempts use the same request id
 	seeker, _ := u.from.(io.Seeker)
 	start, err := u.measure(seeker)
 	if err != nil {
-		return PutResult{}, &Error{Op: u.op, Code: codes.Internal, Message: "measure the data: " + err.Error(), err: err}
+		return PutResult{}, &Error{Op: u.what.name(), Code: codes.Internal, Message: "measure the data: " + err.Error(), err: err}
 	}
-	a := u.client.attempts(call{op: u.op, key: &u.key, write: true})
+	a := u.client.attempts(u.what)
 	for {
 		to, err := u.client.target(a.what, a.N())
 		if err != nil {
@@ -107,7 +106,7 @@ func (u *uploading) unreadable(doubtful bool) *Error {
 	if doubtful {
 		message = "an earlier attempt may have been stored, and the data cannot be read again: "
 	}
-	return &Error{Op: u.op, Code: codes.Aborted, Message: message + u.readErr.Error(), doubtful: doubtful, err: u.readErr}
+	return &Error{Op: u.what.name(), Code: codes.Aborted, Message: message + u.readErr.Error(), doubtful: doubtful, err: u.readErr}
 }
 
 // measure determines the reader's current offset, where the data begins, and the size of the data.
@@ -137,7 +136,7 @@ func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResu
 	}
 	o := &u.options
 	sum, size, err := u.send(stream, &recordv1.UploadHeader{
-		Key: u.key.proto(), RoutingEpoch: to.epoch, RequestId: o.RequestID, Condition: o.condition(),
+		Key: u.what.key.proto(), RoutingEpoch: to.epoch, RequestId: o.RequestID, Condition: o.condition(),
 		TimestampUnixNs: timestamp(o.Timestamp), Attributes: o.Attributes, DataCrc32C: u.sum, SizeBytes: u.size,
 	})
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -149,11 +148,11 @@ func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResu
 	}
 	if answer.GetSizeBytes() != size {
 		return PutResult{}, &Error{
-			Op: u.op, Code: codes.DataLoss, Reason: reasonChecksum,
+			Op: u.what.name(), Code: codes.DataLoss, Reason: reasonChecksum,
 			Message: "stored " + strconv.FormatInt(answer.GetSizeBytes(), 10) + " bytes of " + strconv.FormatInt(size, 10),
 		}
 	}
-	return toPutResult(u.op, answer.GetPut(), sum, size)
+	return toPutResult(&u.what, answer.GetPut(), sum, size)
 }
 
 // send sends the header and all data. It returns io.EOF if the server has already sent its response.
@@ -211,11 +210,11 @@ func (c *Client) Download(ctx context.Context, key Key, to io.Writer, options *D
 // Open starts to read a record of any size. Each chunk is checked by its CRC. A broken stream resumes at its offset in
 // the same version. The caller must close the reader.
 func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*Reader, error) {
-	r := &Reader{client: c, op: "download " + key.String()}
+	r := &Reader{client: c}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	o := orZero(options)
 	r.version, r.offset, r.left, r.limited = o.Version, o.Offset, o.Length, o.Length != 0
-	r.attempts = c.attempts(call{op: r.op, key: &key})
+	r.attempts = c.attempts(call{op: "download", key: &key})
 	if err := r.connect(); err != nil {
 		r.cancel()
 		return nil, err
@@ -226,7 +225,6 @@ func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*
 // Reader reads the data of one version. Several goroutines must not use a Reader concurrently.
 type Reader struct {
 	client   *Client
-	op       string
 	ctx      context.Context //nolint:containedctx // the context of the stream that the Reader reads
 	cancel   context.CancelFunc
 	attempts attempts
@@ -276,7 +274,7 @@ func (r *Reader) connectOnce() (err error) {
 		return err
 	}
 	if first.GetRecord() == nil {
-		return &Error{Op: r.op, Code: codes.Internal, Message: "the server's first message holds no record"}
+		return &Error{Op: r.attempts.what.name(), Code: codes.Internal, Message: "the server's first message holds no record"}
 	}
 	r.record = toRecord(first.GetRecord())
 	r.version = r.record.Version // if the stream breaks, the resumed one must read the same version
@@ -293,7 +291,7 @@ func (r *Reader) next() error {
 		if err == nil {
 			data := message.GetChunk().GetData()
 			if got := crc32.Checksum(data, castagnoli); got != message.GetChunk().GetDataCrc32C() {
-				return checksumError(r.op, got, message.GetChunk().GetDataCrc32C())
+				return checksumError(r.attempts.what.name(), got, message.GetChunk().GetDataCrc32C())
 			}
 			if len(data) == 0 {
 				continue

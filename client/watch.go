@@ -94,7 +94,7 @@ func (w *watchStream) once(ctx context.Context, to target) (stopped bool, err er
 		}
 		w.attempts.Progress()
 		for _, r := range message.GetRecords() {
-			record, err := checked(w.attempts.what.op, r)
+			record, err := checked(&w.attempts.what, r)
 			if err != nil {
 				return false, err
 			}
