@@ -40,7 +40,7 @@ func sheafKinds() []store.Kind {
 			Open: func(dir string, o store.Options) (store.Store, error) { return openSheaf(dir, groups, o) },
 		}
 	}
-	return []store.Kind{kind("Sheaf", sheafGroups), kind("Sheaf, one group", 1)}
+	return []store.Kind{kind("Sheaf", sheafGroups), kind("Sheaf with one group", 1)}
 }
 
 // sheafStore uses a volume as a shard does, without gRPC.
