@@ -93,17 +93,17 @@ func (a *Archiver) adoptAgain(c *copyAgain) {
 
 // copyGroupAgain archives the entries of a group above the position, and the deletes that the archive has missed. It
 // creates only segments and blobs. No reader finds them before adoptAgain. If it fails, it also returns a result.
-func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, err error) {
+func (r *copyRunner) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, err error) {
 	failed := &copyAgain{id: w.id, failed: true}
-	end, err := a.archivedEnd(ctx, w)
+	end, err := r.archivedEnd(ctx, w)
 	if err != nil {
 		return failed, err
 	}
-	files, d, m, err := a.openCopy(ctx, w.id)
+	files, d, m, err := r.openCopy(ctx, w.id)
 	if err != nil {
 		return failed, err
 	}
-	defer a.closeCopy(files, w.id)
+	defer r.closeCopy(files, w.id)
 	// From this floor on, the files have the exact state of the group, and no delete is missing that is not superseded.
 	floor := max(w.again.index, m.TombstoneFloor, m.LossEnd(), d.Floor)
 	if !d.FloorKnown {
@@ -114,7 +114,7 @@ func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, 
 			"this is tried again", m.Identity.Name, d.Index, floor)}
 	}
 	isLoss := m.LossEnd() > w.again.index
-	c := copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: w.again.floor,
+	c := copier{runner: r, files: files, identity: m.Identity, index: d.Index, floor: w.again.floor,
 		after: w.again.index, diff: newDifference(end, w.again.index, floor, isLoss)}
 	defer c.abandon()
 	if err := c.all(ctx, m.Segments); err != nil {
@@ -138,9 +138,9 @@ func (a *Archiver) copyGroupAgain(ctx context.Context, w wanted) (_ *copyAgain, 
 }
 
 // archivedEnd reads from the bucket which records a group has at the end of its archive.
-func (a *Archiver) archivedEnd(ctx context.Context, w wanted) (end reader.End, err error) {
-	err = a.objects.again(ctx, ReasonRead, "read the archived records of group "+w.id.String(), func() error {
-		all, err := reader.Open(ctx, a.opts.Bucket, a.opts.Store, a.opts.Keys)
+func (r *copyRunner) archivedEnd(ctx context.Context, w wanted) (end reader.End, err error) {
+	err = r.objects.again(ctx, ReasonRead, "read the archived records of group "+w.id.String(), func() error {
+		all, err := reader.Open(ctx, r.archive, r.objects.store, r.objects.keys)
 		if err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (c *copier) addMissed(ctx context.Context, segments []format.ManifestSegmen
 
 // append archives an entry that the copy does not have.
 func (c *copier) append(ctx context.Context, e *format.Entry) error {
-	if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
+	if c.b != nil && c.b.Bytes() >= c.runner.limits.segmentBytes {
 		if err := c.flush(ctx); err != nil {
 			return err
 		}

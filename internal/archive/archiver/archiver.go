@@ -25,17 +25,15 @@ type Archiver struct {
 	// unlisted holds groups that have pieces, although no listing had a catalogue of them when the archiver started.
 	unlisted map[uuid.UUID]bool
 	copies   copies
-	// uploading holds one element while a segment of a copy is being created, so that the copies of all groups together
-	// have two segments in memory: this one, and the one that is being read.
-	uploading chan struct{}
-	spare     chan []byte                          // the memory of a segment that was uploaded
-	buffers   buffers                              // the memory of new entries that were archived
-	cache     cache                                // bodies of small log objects, kept until their pieces become segments
-	pending   int64                                // size in bytes of the new entries in memory, for all groups together
-	names     atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
-	begun     chan struct{}                        // closed when start has returned
-	covers    covers
-	serving   []chan struct{} // the calls of Cover that are being served
+	runner   copyRunner // makes the copies
+	spare    *spare
+	buffers  buffers                              // the memory of new entries that were archived
+	cache    cache                                // bodies of small log objects, kept until their pieces become segments
+	pending  int64                                // size in bytes of the new entries in memory, for all groups together
+	names    atomic.Pointer[map[uuid.UUID]string] // names of all groups, replaced as a whole by publish
+	begun    chan struct{}                        // closed when start has returned
+	covers   covers
+	serving  []chan struct{} // the calls of Cover that are being served
 }
 
 // New returns an archiver. It does nothing until Run is called.
@@ -56,7 +54,11 @@ func newArchiver(opts Options, limits limits) *Archiver {
 	}
 	a.chain.objects, a.chain.writer = a.objects, uuid.New()
 	a.copies.signal, a.covers.signal = make(chan struct{}, 1), make(chan struct{}, 1)
-	a.uploading, a.spare = make(chan struct{}, 1), make(chan []byte, 1)
+	a.spare = &spare{kept: make(chan []byte, 1), bytesMax: limits.segmentBytes + frameBytesMax}
+	a.runner = copyRunner{
+		copies: &a.copies, source: opts.Source, objects: a.objects, archive: opts.Bucket, limits: limits,
+		catalogue: a.firstCatalogue, uploading: make(chan struct{}, 1), spare: a.spare,
+	}
 	return a
 }
 
@@ -85,7 +87,7 @@ func (a *Archiver) Run(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		a.copyGroups(ctx)
+		a.runner.run(ctx)
 	}()
 	defer func() {
 		cancel()

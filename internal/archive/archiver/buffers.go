@@ -32,3 +32,34 @@ func (b *buffers) give(news *pieces.Builder) {
 	b.bytes += int64(cap(buffer))
 	b.free = append(b.free, buffer)
 }
+
+// frameBytesMax is more than the size of every frame.
+const frameBytesMax = 2 << 20
+
+// spare keeps the memory of the segment that was created last for the next one. It would otherwise be garbage for some
+// time, and one segment after another is made. It is safe for concurrent use.
+type spare struct {
+	kept     chan []byte // holds at most one element
+	bytesMax int64       // the size of the largest segment
+}
+
+// take returns memory for a segment of the given size.
+func (s *spare) take(bytes int64) []byte {
+	select {
+	case b := <-s.kept:
+		if int64(cap(b)) >= bytes {
+			return b
+		}
+	default:
+	}
+	return make([]byte, 0, max(bytes, min(2*bytes, s.bytesMax))) // the next one may be larger
+}
+
+// give keeps the memory of a segment that was created, unless that of another one is kept already. The builder must
+// not be used any more.
+func (s *spare) give(b *pieces.Builder) {
+	select {
+	case s.kept <- b.Buffer():
+	default:
+	}
+}

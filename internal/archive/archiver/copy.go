@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/archive/object"
 	"sheaf.dev/sheaf/internal/archive/pieces"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -30,9 +31,25 @@ func (a *Archiver) adopt() error {
 	return a.copies.err
 }
 
-// copyGroups makes the requested copies, until ctx ends or an error must end the archiver. It reads the files of one
-// group after another. While it reads those of a group, it creates the last objects of the group before.
-func (a *Archiver) copyGroups(ctx context.Context) {
+// copyRunner makes the copies that are wanted. It runs beside the rounds of the archiver, and has only what is below in
+// common with them.
+type copyRunner struct {
+	copies  *copies
+	source  Source
+	objects *objects
+	archive bucket.Bucket // the bucket at the archive's URL, from which a further copy reads what is archived
+	limits  limits
+	// catalogue creates the first catalogue of a group when all of its segments exist. It is safe for concurrent use.
+	catalogue func(ctx context.Context, c *object.Catalogue) (*group, error)
+	// uploading holds one element while a segment of a copy is being created, so that the copies of all groups together
+	// have two segments in memory: this one, and the one that is being read.
+	uploading chan struct{}
+	spare     *spare
+}
+
+// run makes the requested copies, until ctx ends or an error must end the archiver. It reads the files of one group
+// after another. While it reads those of a group, it creates the last objects of the group before.
+func (r *copyRunner) run(ctx context.Context) {
 	var last *lastObjects // of the group before; nil if they have been created
 	defer func() {
 		if last != nil {
@@ -45,10 +62,10 @@ func (a *Archiver) copyGroups(ctx context.Context) {
 			return true
 		}
 		g, err := of.wait()
-		return a.endCopy(ctx, of.wanted, g, nil, err)
+		return r.endCopy(ctx, of.wanted, g, nil, err)
 	}
 	for {
-		w, ok := a.copies.begin()
+		w, ok := r.copies.begin()
 		switch {
 		case !ok && last != nil:
 			if !awaitLast() {
@@ -58,43 +75,43 @@ func (a *Archiver) copyGroups(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-a.copies.signal:
+			case <-r.copies.signal:
 			}
 		case w.again != nil:
 			if !awaitLast() {
 				return
 			}
-			again, err := a.copyGroupAgain(ctx, w)
-			if !a.endCopy(ctx, w, nil, again, err) {
+			again, err := r.copyGroupAgain(ctx, w)
+			if !r.endCopy(ctx, w, nil, again, err) {
 				return
 			}
 		default:
-			c, err := a.readGroup(ctx, w.id)
-			if err != nil && !a.endCopy(ctx, w, nil, nil, err) || !awaitLast() {
+			c, err := r.readGroup(ctx, w.id)
+			if err != nil && !r.endCopy(ctx, w, nil, nil, err) || !awaitLast() {
 				return
 			}
 			if err == nil {
-				last = a.createLast(ctx, w, c)
+				last = r.createLast(ctx, w, c)
 			}
 		}
 	}
 }
 
 // endCopy records the outcome of a copy. It returns false if no further copy must be made.
-func (a *Archiver) endCopy(ctx context.Context, w wanted, g *group, again *copyAgain, err error) bool {
+func (r *copyRunner) endCopy(ctx context.Context, w wanted, g *group, again *copyAgain, err error) bool {
 	if context.Cause(ctx) != nil {
 		return false
 	}
 	var source sourceError
 	switch {
 	case err == nil:
-		a.copies.end(w.id, g, again, nil)
+		r.copies.end(w.id, g, again, nil)
 	case errors.As(err, &source) || !isFinal(err):
-		a.board.failed(ReasonSource, err)
-		a.opts.Log.Warn("the copy of a group failed", "group", w.id, "again", w.again != nil, "error", err)
-		a.copies.end(w.id, nil, again, nil)
+		r.objects.board.failed(ReasonSource, err)
+		r.objects.log.Warn("the copy of a group failed", "group", w.id, "again", w.again != nil, "error", err)
+		r.copies.end(w.id, nil, again, nil)
 	default:
-		a.copies.end(w.id, nil, nil, err)
+		r.copies.end(w.id, nil, nil, err)
 		return false
 	}
 	return true
@@ -102,13 +119,13 @@ func (a *Archiver) endCopy(ctx context.Context, w wanted, g *group, again *copyA
 
 // readGroup archives a group as of its applied index, apart from the last objects: it creates the blobs, and then the
 // segments. The last segment may still be on its way to the bucket when readGroup returns.
-func (a *Archiver) readGroup(ctx context.Context, id uuid.UUID) (*copier, error) {
-	files, d, m, err := a.openCopy(ctx, id)
+func (r *copyRunner) readGroup(ctx context.Context, id uuid.UUID) (*copier, error) {
+	files, d, m, err := r.openCopy(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	defer a.closeCopy(files, id)
-	c := &copier{archiver: a, files: files, identity: m.Identity, index: d.Index, floor: d.Index}
+	defer r.closeCopy(files, id)
+	c := &copier{runner: r, files: files, identity: m.Identity, index: d.Index, floor: d.Index}
 	if d.FloorKnown {
 		c.floor = d.Floor
 	}
@@ -136,64 +153,69 @@ func (l *lastObjects) wait() (*group, error) {
 
 // createLast begins to create the last objects of a group: the last segment, and then the catalogue, without which
 // readers would not find the segments.
-func (a *Archiver) createLast(ctx context.Context, w wanted, c *copier) *lastObjects {
+func (r *copyRunner) createLast(ctx context.Context, w wanted, c *copier) *lastObjects {
 	l := &lastObjects{wanted: w, over: make(chan struct{})}
 	go func() {
 		defer close(l.over)
-		l.group, l.err = a.catalogueOf(ctx, w.id, c)
+		l.group, l.err = r.catalogueOf(ctx, w.id, c)
 	}()
 	return l
 }
 
 // catalogueOf creates the catalogue of a group when all of its segments exist.
-func (a *Archiver) catalogueOf(ctx context.Context, id uuid.UUID, c *copier) (*group, error) {
+func (r *copyRunner) catalogueOf(ctx context.Context, id uuid.UUID, c *copier) (*group, error) {
 	if err := c.uploaded(); err != nil {
 		return nil, fmt.Errorf("copy group %s: %w", c.identity.Name, err)
 	}
-	name := c.identity.Name
-	catalogue := object.Catalogue{
-		Group: id, Name: name, Segments: c.refs, Through: c.index, Floor: c.floor, Log: a.chain.number.Load(),
+	return r.catalogue(ctx, &object.Catalogue{
+		Group: id, Name: c.identity.Name, Segments: c.refs, Through: c.index, Floor: c.floor,
+	})
+}
+
+// firstCatalogue creates the first catalogue of a group that was copied. It sets the fields of c that depend on this
+// archive. It is safe for concurrent use.
+func (a *Archiver) firstCatalogue(ctx context.Context, c *object.Catalogue) (*group, error) {
+	c.Log = a.chain.number.Load()
+	number := a.damaged[c.Group] + 1
+	if err := a.claimCatalogue(ctx, number, c); err != nil {
+		return a.foundInstead(ctx, c.Group, err)
 	}
-	number := a.damaged[id] + 1
-	if err := a.claimCatalogue(ctx, number, &catalogue); err != nil {
-		return a.foundInstead(ctx, id, err)
-	}
-	return &group{id: id, name: name, catalogue: catalogue, number: number, next: c.index}, nil
+	return &group{id: c.Group, name: c.Name, catalogue: *c, number: number, next: c.Through}, nil
 }
 
 // openCopy asks the source for the files of a group, and checks their description.
-func (a *Archiver) openCopy(ctx context.Context, id uuid.UUID) (files GroupCopy, d CopyDescription, m *format.Manifest,
-	err error) {
+func (r *copyRunner) openCopy(ctx context.Context, id uuid.UUID) (files GroupCopy, d CopyDescription,
+	m *format.Manifest, err error) {
 	defer func() {
 		if err != nil {
 			err = sourceError{fmt.Errorf("copy group %s: %w", id, err)}
 		}
 	}()
-	if files, err = a.opts.Source.Copy(ctx, id); err != nil {
+	if files, err = r.source.Copy(ctx, id); err != nil {
 		return nil, d, nil, err
 	}
 	d = files.Description()
 	if m, _, err = format.DecodeManifest(d.Manifest); err == nil {
-		err = format.CheckIdentity(m.Identity, format.Identity{Store: a.opts.Store, Group: id})
+		err = format.CheckIdentity(m.Identity, format.Identity{Store: r.objects.store, Group: id})
 	}
 	if err == nil && (d.Index > format.NumberMax || d.Floor > format.NumberMax) {
 		err = fmt.Errorf("index %d or floor %d is absurd", d.Index, d.Floor)
 	}
 	if err != nil {
-		a.closeCopy(files, id)
+		r.closeCopy(files, id)
 	}
 	return files, d, m, err
 }
 
-func (a *Archiver) closeCopy(files GroupCopy, id uuid.UUID) {
+func (r *copyRunner) closeCopy(files GroupCopy, id uuid.UUID) {
 	if err := files.Close(); err != nil {
-		a.opts.Log.Warn("the files of a copy were not released", "group", id, "error", err)
+		r.objects.log.Warn("the files of a copy were not released", "group", id, "error", err)
 	}
 }
 
 // copier converts the files of a replica to segment objects, without state records and without void entries.
 type copier struct {
-	archiver *Archiver
+	runner   *copyRunner
 	files    GroupCopy
 	identity format.Identity
 	index    uint64 // entries with a greater index are ignored
@@ -236,31 +258,6 @@ func (c *copier) commit() (at int64) {
 	}
 	return at
 }
-
-// buffer returns memory for a segment of the given size. That of the segment that was uploaded last is used again,
-// because it would otherwise be garbage for some time, and one segment after another is made.
-func (a *Archiver) buffer(bytes int64) []byte {
-	select {
-	case b := <-a.spare:
-		if int64(cap(b)) >= bytes {
-			return b
-		}
-	default:
-	}
-	return make([]byte, 0, max(bytes, min(2*bytes, a.limits.segmentBytes+frameBytesMax))) // the next one may be larger
-}
-
-// keepBuffer keeps the memory of a segment that was created, unless that of another one is kept already. The builder
-// must not be used any more.
-func (a *Archiver) keepBuffer(b *pieces.Builder) {
-	select {
-	case a.spare <- b.Buffer():
-	default:
-	}
-}
-
-// frameBytesMax is more than the size of every frame.
-const frameBytesMax = 2 << 20
 
 // blobAt is an entry's reference to a blob.
 type blobAt struct {
@@ -315,7 +312,7 @@ func (c *copier) add(ctx context.Context, e *format.Entry, frame []byte) error {
 	if e.Index <= c.after {
 		return nil
 	}
-	if c.b != nil && c.b.Bytes() >= c.archiver.limits.segmentBytes {
+	if c.b != nil && c.b.Bytes() >= c.runner.limits.segmentBytes {
 		if err := c.flush(ctx); err != nil {
 			return err
 		}
@@ -347,7 +344,7 @@ func (c *copier) add(ctx context.Context, e *format.Entry, frame []byte) error {
 func (c *copier) begin() {
 	c.b = pieces.NewBuilder(c.identity.Store, c.identity.Group, time.Now())
 	if c.diff == nil { // a further copy may have few entries
-		c.b.UseBuffer(c.archiver.buffer(min(c.bytes, c.archiver.limits.segmentBytes+frameBytesMax)))
+		c.b.UseBuffer(c.runner.spare.take(min(c.bytes, c.runner.limits.segmentBytes+frameBytesMax)))
 	}
 }
 
@@ -386,7 +383,7 @@ func (c *copier) readBack(ctx context.Context, ref object.SegmentRef, below uint
 	if err != nil {
 		return err
 	}
-	o := c.archiver.objects
+	o := c.runner.objects
 	name := object.SegmentName(c.identity.Group, ref.First, ref.Last, id)
 	return o.again(ctx, ReasonRead, "read "+name, func() (err error) {
 		c.begin()
@@ -426,7 +423,7 @@ func (c *copier) flush(ctx context.Context) error {
 		return nil
 	}
 	for _, b := range c.blobs {
-		if err := c.archiver.objects.blob(ctx, c.identity.Group, b.ref, func() (io.ReadCloser, error) {
+		if err := c.runner.objects.blob(ctx, c.identity.Group, b.ref, func() (io.ReadCloser, error) {
 			return c.files.Open(ctx, format.BlobName(b.ref.ID), 0)
 		}); err != nil {
 			return err
@@ -435,7 +432,7 @@ func (c *copier) flush(ctx context.Context) error {
 	if err := c.uploaded(); err != nil {
 		return err
 	}
-	a, b, u := c.archiver, c.b, &upload{over: make(chan struct{})}
+	a, b, u := c.runner, c.b, &upload{over: make(chan struct{})}
 	select {
 	case a.uploading <- struct{}{}: // the last segment of the group before may still be in memory
 	case <-ctx.Done():
@@ -447,10 +444,10 @@ func (c *copier) flush(ctx context.Context) error {
 	go func() {
 		defer close(u.over)
 		defer func() { <-a.uploading }()
-		if u.ref, u.err = a.writeSegment(ctx, c.identity.Name, c.floor, object.MadeByCopy, b); u.err != nil {
+		if u.ref, u.err = a.objects.segment(ctx, c.identity.Name, c.floor, object.MadeByCopy, b); u.err != nil {
 			return // a client of HTTP may still send the memory after its call has failed
 		}
-		a.keepBuffer(b)
+		a.spare.give(b)
 	}()
 	return nil
 }

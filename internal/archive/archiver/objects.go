@@ -3,6 +3,7 @@ package archiver
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/client/call/backoff"
 	"sheaf.dev/sheaf/internal/archive/bucket"
 	"sheaf.dev/sheaf/internal/archive/object"
+	"sheaf.dev/sheaf/internal/archive/pieces"
 )
 
 // TakenOverError means that another archiver writes this archive. The process must end. If it is started again, it
@@ -257,4 +259,21 @@ func (o *objects) list(ctx context.Context, prefix, after string, each func(name
 		}
 		return nil
 	})
+}
+
+// segment creates the segment object with the entries of b. There must be at least one.
+func (o *objects) segment(ctx context.Context, name string, floor uint64, made string, b *pieces.Builder) (
+	object.SegmentRef, error) {
+	body, err := b.Finish()
+	if err != nil {
+		return object.SegmentRef{}, err
+	}
+	r, id := b.Range(), b.ID()
+	r.Name, r.Floor = name, floor
+	size, err := o.create(ctx, object.SegmentName(r.Group, r.First, r.Last, id), func() (object.Spec, error) {
+		return object.Spec{
+			Header: &object.Segment{Range: r, Made: made}, Body: bytes.NewReader(body), BodyBytes: int64(len(body)),
+		}, nil
+	})
+	return object.SegmentRef{First: r.First, Last: r.Last, ID: hex.EncodeToString(id[:]), Bytes: size}, err
 }

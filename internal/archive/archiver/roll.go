@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +23,7 @@ func (a *Archiver) segmentsAtOnce(ctx context.Context) error {
 		if g.newsBytes() < a.limits.atOnceBytes {
 			continue
 		}
-		ref, err := a.writeSegment(ctx, g.name, g.catalogue.Floor, object.MadeByRoll, g.news)
+		ref, err := a.objects.segment(ctx, g.name, g.catalogue.Floor, object.MadeByRoll, g.news)
 		var source sourceError
 		switch {
 		case errors.Is(err, object.ErrCorrupt) || errors.As(err, &source): // the entries were damaged in memory
@@ -39,23 +38,6 @@ func (a *Archiver) segmentsAtOnce(ctx context.Context) error {
 	}
 	a.count()
 	return nil
-}
-
-// writeSegment creates the segment object with the entries of b. There must be at least one.
-func (a *Archiver) writeSegment(ctx context.Context, name string, floor uint64, made string, b *pieces.Builder) (
-	object.SegmentRef, error) {
-	body, err := b.Finish()
-	if err != nil {
-		return object.SegmentRef{}, err
-	}
-	r, id := b.Range(), b.ID()
-	r.Name, r.Floor = name, floor
-	size, err := a.objects.create(ctx, object.SegmentName(r.Group, r.First, r.Last, id), func() (object.Spec, error) {
-		return object.Spec{
-			Header: &object.Segment{Range: r, Made: made}, Body: bytes.NewReader(body), BodyBytes: int64(len(body)),
-		}, nil
-	})
-	return object.SegmentRef{First: r.First, Last: r.Last, ID: hex.EncodeToString(id[:]), Bytes: size}, err
 }
 
 // rollDue moves pieces from log objects to segments, for the groups that have too many such pieces, or have had them
@@ -135,18 +117,18 @@ func (a *Archiver) roll(ctx context.Context, g *group, work *pacer) (refs []obje
 	left := g.looseBytes() // of the pieces that are in no segment yet
 	begin := func() {
 		b = pieces.NewBuilder(a.opts.Store, g.id, time.Now())
-		b.UseBuffer(a.buffer(min(format.SegmentHeaderBytes+left, a.limits.segmentBytes+frameBytesMax)))
+		b.UseBuffer(a.spare.take(min(format.SegmentHeaderBytes+left, a.limits.segmentBytes+frameBytesMax)))
 	}
 	flush := func() error {
 		if b == nil || b.Empty() {
 			return nil
 		}
-		ref, err := a.writeSegment(ctx, g.name, g.catalogue.Floor, object.MadeByRoll, b)
+		ref, err := a.objects.segment(ctx, g.name, g.catalogue.Floor, object.MadeByRoll, b)
 		if err != nil {
 			return err
 		}
 		left = max(0, left-b.Bytes())
-		a.keepBuffer(b)
+		a.spare.give(b)
 		refs, b = append(refs, ref), nil
 		return nil
 	}
