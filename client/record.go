@@ -234,7 +234,8 @@ func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record,
 	if err == nil {
 		return checked(&what, answer.GetRecord())
 	}
-	if e := newError(what.name(), err, false); e.Reason != reason.UseDownload || o.BytesMax > 0 && o.BytesMax <= putBytesMax {
+	isSmall := o.BytesMax > 0 && o.BytesMax <= putBytesMax
+	if e := newError(what.name(), err, false); e.Reason != reason.UseDownload || isSmall {
 		return Record{}, err
 	}
 	return c.getLarge(ctx, what.name(), key, o)

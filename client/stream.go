@@ -64,7 +64,9 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 	seeker, _ := u.from.(io.Seeker)
 	start, err := u.measure(seeker)
 	if err != nil {
-		return PutResult{}, &Error{Op: u.what.name(), Code: codes.Internal, Message: "measure the data: " + err.Error(), err: err}
+		return PutResult{}, &Error{
+			Op: u.what.name(), Code: codes.Internal, Message: "measure the data: " + err.Error(), err: err,
+		}
 	}
 	a := u.client.attempts(u.what)
 	for {
@@ -106,7 +108,9 @@ func (u *uploading) unreadable(doubtful bool) *Error {
 	if doubtful {
 		message = "an earlier attempt may have been stored, and the data cannot be read again: "
 	}
-	return &Error{Op: u.what.name(), Code: codes.Aborted, Message: message + u.readErr.Error(), doubtful: doubtful, err: u.readErr}
+	return &Error{
+		Op: u.what.name(), Code: codes.Aborted, Message: message + u.readErr.Error(), doubtful: doubtful, err: u.readErr,
+	}
 }
 
 // measure determines the reader's current offset, where the data begins, and the size of the data.
