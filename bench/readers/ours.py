@@ -17,7 +17,7 @@ def get_many(config):
     store, draw = store_of(config), draws(config)
     first = config["first"]
     if config.get("keep"):
-        from sheafdb.ml import memory
+        from sheafdb import memory
         if not memory.keep_freed():
             raise ImportError("malloc is not that of glibc, or has settings")
 

@@ -9,7 +9,7 @@ import time
 import pyarrow as pa
 from pyarrow import flight
 
-from . import errors
+from . import errors, memory
 
 # Reasons after which another attempt can help. The table is in docs/clients.md.
 AGAIN = frozenset((
@@ -153,6 +153,7 @@ class Wire:
                                 " in the new process, or start processes with multiprocessing's \"spawn\"")
 
     def _dial(self, address, ca, cert, key):
+        memory.learn()
         address = address.split("://")[-1]
         if not self.ca:
             return flight.FlightClient(f"grpc+tcp://{address}", generic_options=KEEPALIVE)

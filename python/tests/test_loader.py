@@ -16,7 +16,7 @@ import model
 from model import Model, decode_ids, ids_of
 from sheafdb.errors import Forked, StateError, WorkerDied
 from sheafdb.ids import Ids
-from sheafdb.ml import Dataset, Order, loader, memory
+from sheafdb.ml import Dataset, Order, loader
 
 SOAK = bool(os.environ.get("SHEAF_SOAK"))
 KILLS = int(os.environ.get("SHEAF_KILLS", "1000" if SOAK else "4"))
@@ -206,25 +206,6 @@ def test_a_killed_worker_is_an_error_and_the_next_loop_continues():
 def test_workers_keep_the_memory_of_messages():
     with loader(dataset(4, decode=model.page_faults), Order(4, 5, 4), 1) as batches:
         assert next(iter(batches))[0] < 1000  # 16 MiB have 4,096 pages
-
-
-@pytest.mark.parametrize("name, value", [
-    ("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"),
-])
-def test_settings_of_malloc_are_kept(monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    assert not memory.keep_freed()
-
-
-@pytest.mark.parametrize("library", [object(), None])
-def test_without_glibc_malloc_is_left_alone(monkeypatch, library):
-    def load(_):
-        if library is None:
-            raise OSError("there is no such library")
-        return library
-
-    monkeypatch.setattr(memory.ctypes, "CDLL", load)
-    assert not memory.keep_freed()
 
 
 def test_what_cannot_be_sent_to_workers_is_refused():

@@ -7,7 +7,7 @@ import signal
 import traceback
 from collections import deque
 
-from . import memory
+from .. import memory
 from ..errors import Forked, StateError, WorkerDied
 
 FORMAT = 1
