@@ -14,7 +14,7 @@ const (
 // other seeds.
 var pins = map[string][]uint64{
 	"acknowledged means synced":                                {4, 6, 2},
-	"a promise waits for the sync":                             {69, 13, 14, 70},
+	"a promise waits for the sync":                             {69, 13, 14, 70, 101},
 	"a vote is remembered":                                     {1, 2, 3},
 	"a read asks the majority":                                 {3, 1, 2},
 	"a refusal asks the majority":                              {1, 2, 3},
