@@ -26,7 +26,12 @@ func TestTheWritePathIsShown(t *testing.T) {
 	if len(report.Tables[0].Rows) != 2 {
 		t.Errorf("%d kinds of writes", len(report.Tables[0].Rows))
 	}
-	for table, want := range map[int]string{1: "allocate", 2: "queue", 3: "sync"} {
+	// A profile of a second has few samples, so chance decides which stages are in the table of the processor's time. A
+	// trace contains each time that a goroutine waited.
+	if len(report.Tables[1].Rows) == 0 {
+		t.Errorf("%s: no stage", report.Tables[1].Title)
+	}
+	for table, want := range map[int]string{2: "queue", 3: "sync"} {
 		var shown []string
 		for _, row := range report.Tables[table].Rows {
 			shown = append(shown, row.Labels[0].Value)
