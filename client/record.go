@@ -57,8 +57,8 @@ func toRecord(r *recordv1.Record) Record {
 	}
 }
 
-// checked is like toRecord, but also verifies the data against the message's CRC, if it has one.
-// The argument what is the call that the message answers.
+// checked is like toRecord, but also verifies the data against the message's CRC, if it has one. The argument what is
+// the call that the message answers.
 func checked(what *call, r *recordv1.Record) (Record, error) {
 	if r.DataCrc32C != nil && (len(r.GetData()) > 0 || r.GetSizeBytes() == 0) {
 		if got := crc32.Checksum(r.GetData(), castagnoli); got != r.GetDataCrc32C() {
