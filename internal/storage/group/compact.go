@@ -267,7 +267,7 @@ func (c *compaction) compactRun(run []view) error {
 	if err != nil {
 		return err
 	}
-	if err := c.editor.swap(r.rewrite, through, term, through); err != nil {
+	if err := c.editor.swap(r.rewrite, through, term); err != nil {
 		return err
 	}
 	c.report.SegmentsRewritten += len(run)

@@ -1,8 +1,12 @@
 package group
 
 import (
+	"maps"
 	"path"
 	"testing"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
@@ -57,6 +61,50 @@ func (d *logDriver) damaged(mem *vfstest.Mem, at int64) {
 	if !d.log.Damaged() {
 		d.t.Fatal("no damage was found")
 	}
+}
+
+// TestADroppedVersionStaysSupersededAfterAPowerCut drops a version that an applied entry has superseded, and cuts the
+// power before the log was told that this entry is committed. The loaded log must have applied the entry again.
+// Otherwise the record would be missing, and a hold that begins then would promise a state without it.
+func TestADroppedVersionStaysSupersededAfterAPowerCut(t *testing.T) {
+	mem := vfstest.NewMem()
+	d := newDriver(t, driverOptions(mem, Index, 64<<10))
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2, Data: payload(2, 50)})
+	ok(t, d.log.Seal())
+	d.put(format.Entry{ID: 1, Data: payload(1, 60)})
+	compactAll(t, d.log)
+	wantIndexes(t, d.log, 1, 3)
+	ok(t, d.log.Close(false))
+
+	d.opts.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
+	d.load()
+	d.log.SetHold(Hold{On: true})
+	floor, err := d.log.SettleHistory()
+	ok(t, err)
+	scan, err := d.log.OpenScanAt(floor, time.Hour)
+	ok(t, err)
+	scanned, got, err := readScan(d.log, scan, 3)
+	ok(t, err)
+	if want := map[int64]uint64{1: 3, 2: 2}; !maps.Equal(scanned, want) || !maps.Equal(got, want) {
+		t.Errorf("as of the history floor %d, a scan has %v and gets have %v, want %v", floor, scanned, got, want)
+	}
+	ok(t, d.log.Close(false))
+}
+
+// TestNoVersionIsDroppedBeforeAMembershipChangeIsRecorded compacts after a membership change was applied and before the
+// manifest has it. A load would then apply entries only up to the change, so it might not apply the entries that
+// superseded what was dropped.
+func TestNoVersionIsDroppedBeforeAMembershipChangeIsRecorded(t *testing.T) {
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
+	d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2, Data: payload(2, 50)})
+	ok(t, d.log.Seal())
+	d.put(format.Entry{Kind: format.KindConf}, format.Entry{ID: 1, Data: payload(1, 60)})
+	compactAll(t, d.log)
+	wantIndexes(t, d.log, 1, 1, 4)
+	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}}, 3))
+	compactAll(t, d.log)
+	wantIndexes(t, d.log, 1, 4)
+	ok(t, d.log.Close(false))
 }
 
 // TestARepairThatLeavesOutVersionsRaisesTheHistoryFloor checks the floor after a repair that leaves out versions which

@@ -204,7 +204,10 @@ func (p *rangeRepair) swapIn() error {
 	p.findOld()
 	// The list includes blobs of entries that the load could not read.
 	blobs := p.out.next.rows.Blobs
-	if err := p.editor.swap(p.out, p.floor, term, p.v.through); err != nil {
+	if err := p.editor.swap(p.out, p.floor, term); err != nil {
+		if errors.Is(err, errConfAhead) {
+			return fmt.Errorf("%w: the log %w", ErrRepairLater, err)
+		}
 		return err
 	}
 	for _, m := range p.returns {

@@ -193,6 +193,13 @@ func (st *state) exportIndex() uint64 {
 	return st.applied.Load()
 }
 
+// appliedWithConf returns the applied index, and whether all membership changes up to it were passed to SetConf.
+func (st *state) appliedWithConf() (applied uint64, known bool) {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.applied.Load(), len(st.confsAhead) == 0
+}
+
 // forgotten returns an index. No replica remembers the request id of an entry at or below this index any longer, not
 // even a replica that rebuilds its request window from this log.
 func (st *state) forgotten(w format.RequestWindow) uint64 {

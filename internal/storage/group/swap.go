@@ -121,12 +121,12 @@ func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 const swapChunk = 1024
 
 // swap replaces the old segments with the new one, first in the manifest (the commit point), and then in memory. The
-// arguments floor and term are Raft's new compaction floor and the term of the entry at the floor. The argument
-// applied is the index up to which entries are treated as committed. Callers that are reading an old segment can
-// continue, but scans look up the new one. Other goroutines may supersede entries during the swap. The caller must not
-// hold writer.mu. If swap fails, it changes nothing and discards the new segment.
-func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
-	if err := e.swapManifest(r, floor, term, applied); err != nil {
+// arguments floor and term are Raft's new compaction floor and the term of the entry at the floor. Callers that are
+// reading an old segment can continue, but scans look up the new one. Other goroutines may supersede entries during the
+// swap. The caller must not hold writer.mu. If swap fails, it changes nothing and discards the new segment. It returns
+// errConfAhead if an applied membership change is not in the manifest yet.
+func (e *editor) swap(r *rewrite, floor, term uint64) error {
+	if err := e.swapManifest(r, floor, term); err != nil {
 		return format.MarkShortage(err)
 	}
 	st := e.state
@@ -165,12 +165,16 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 }
 
 // swapManifest is the commit point of swap.
-func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
+func (e *editor) swapManifest(r *rewrite, floor, term uint64) error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	err := e.w.gate.usable()
 	if err == nil && r.obeysHold && e.state.holdIndex() < r.history {
 		err = errHoldLowered
+	}
+	applied, confKnown := e.state.appliedWithConf()
+	if err == nil && !confKnown {
+		err = errConfAhead
 	}
 	if err == nil {
 		err = e.w.amend(func(m *format.Manifest) {
@@ -183,12 +187,12 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 			if floor > m.CompactedThrough {
 				m.CompactedThrough, m.CompactedTerm = floor, term
 			}
-			// The commit is raised even if Raft has not reported it yet, because Load applies only entries up to the commit in
-			// the hard state.
+			// The commit becomes the applied index, because Load applies only entries up to the commit. A dropped version was
+			// superseded by an applied entry. If a later load did not apply that entry again, the record would be missing.
 			e.w.hard.Commit = max(e.w.hard.Commit, applied)
 			m.HardState = e.w.hardForManifest()
 			if m.HistoryKnown {
-				m.HistoryFloor = max(m.HistoryFloor, min(r.history, e.state.applied.Load()))
+				m.HistoryFloor = max(m.HistoryFloor, min(r.history, applied))
 			}
 			m.TombstoneFloor = max(m.TombstoneFloor, r.tombstones)
 		})
