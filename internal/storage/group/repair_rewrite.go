@@ -96,7 +96,7 @@ func (p *rangeRepair) rewrite() error {
 	if p.out, err = p.editor.begin(p.v); err != nil {
 		return err
 	}
-	p.out.next.terms = p.terms
+	p.out.next.terms, p.out.repairs = p.terms, true
 	if p.dropped {
 		p.out.history = everything // it is not known up to which index the peer's history is complete
 	}
@@ -182,8 +182,12 @@ func (p *rangeRepair) put(step *segio.FrameStep) error {
 func (p *rangeRepair) putGiven(e *format.Entry) error {
 	offset, err := p.out.to.Append(e)
 	if e.Kind.IsVersion() {
-		to := p.out.next.place(offset, p.out.to.Bytes-offset, e.Kind == format.KindDelete)
+		tombstone, bytes := e.Kind == format.KindDelete, p.out.to.Bytes-offset
+		to := p.out.next.place(offset, bytes, tombstone)
 		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
+		if k := p.s.known[e.Index]; k.offset != 0 {
+			p.out.restored = append(p.out.restored, move{e.ID, e.Index, p.v.place(k.offset, bytes, tombstone), to})
+		}
 	}
 	return errors.Join(err, context.Cause(p.ctx))
 }

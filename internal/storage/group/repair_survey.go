@@ -139,6 +139,7 @@ func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 // content, but a valid header, which describes the entry.
 func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 	row, ok := s.known[at]
+	k.offset = offset
 	switch {
 	case !ok:
 		s.told[at] = k

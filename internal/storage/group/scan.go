@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"iter"
 	"math"
+	"slices"
 	"time"
 
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -49,7 +50,7 @@ type snapshot struct {
 	used    time.Time // time of the last use
 	readers int       // number of callers between EnterScan and LeaveScan
 	ttl     time.Duration
-	gone    bool // whether the snapshot was given up, because held became too large
+	gone    bool // whether the snapshot was given up: held became too large, or a version that it sees was lost
 	info    ScanInfo
 }
 
@@ -80,6 +81,25 @@ func (s *snapshot) moved(id int64, from, to index.Loc, at uint64) {
 	}
 	if at <= s.index && s.edge.Less(to) {
 		s.edge = to
+	}
+}
+
+// endLost ends the snapshots that may see a version which a repair does not bring back. These are the ones that hold its
+// location, and all of them if the version was the newest of its record. The caller holds mu.
+func (st *state) endLost(r *rewrite) {
+	stays, lost := make(map[index.Loc]bool), false
+	for _, m := range slices.Concat(r.moves, r.restored) {
+		stays[m.from] = m.to != 0
+		lost = lost || m.to == 0
+	}
+	for _, s := range st.snapshots {
+		ends := lost
+		for _, loc := range s.held {
+			ends = ends || loc.Ordinal() == r.old[0].ordinal && !stays[loc]
+		}
+		if ends {
+			s.gone, s.held = true, nil
+		}
 	}
 }
 

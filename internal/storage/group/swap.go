@@ -17,6 +17,11 @@ type rewrite struct {
 	// image is loaded. It is nil if no entry remains.
 	next  *segment
 	moves []move // the fate of each version in the old segments, in order
+	// repairs means that the old segment has bad bytes, so that versions which snapshots see may be lost. These snapshots
+	// end. The versions in restored are not lost: a peer has sent them. Only snapshots still need their old locations,
+	// which moves therefore does not have.
+	repairs  bool
+	restored []move
 	// history is the index to which the rewrite raises a lower history floor. It is 0 if no superseded version is
 	// dropped. If it is above the applied index, the floor is raised only to the applied index.
 	history uint64
@@ -148,6 +153,13 @@ func (e *editor) swap(r *rewrite, floor, term uint64) error {
 		}
 		st.mu.Unlock()
 	}
+	for chunk := range slices.Chunk(r.restored, swapChunk) {
+		st.mu.Lock()
+		for _, m := range chunk {
+			st.moved(m.id, m.from, m.to, m.index)
+		}
+		st.mu.Unlock()
+	}
 	st.mu.Lock()
 	i := slices.Index(st.segments, r.old[0])
 	st.segments = slices.Concat(st.segments[:i], r.place(), st.segments[i+len(r.old):])
@@ -207,5 +219,8 @@ func (e *editor) swapManifest(r *rewrite, floor, term uint64) error {
 	defer e.state.mu.Unlock()
 	e.state.floor, e.state.floorTerm = e.folder.manifest.CompactedThrough, e.folder.manifest.CompactedTerm
 	e.state.endPast(e.folder.manifest.HistoryFloor)
+	if r.repairs {
+		e.state.endLost(r)
+	}
 	return nil
 }
