@@ -60,7 +60,7 @@ func (p *reporter) run(ctx context.Context) {
 
 // leaders corrects the group keys in etcd that do not name this shard as the leader although it leads the group, or
 // that name it although it does not. It returns the weights of the groups that this shard must report: the groups
-// that it leads, the groups whose only copy is on this shard, and those whose last report must remain (care.Remains).
+// that it leads, the groups whose only copy is on this shard, and those whose last report must remain (care.Holds.Remains).
 func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map[string]registry.Weight, err error) {
 	weights = map[string]registry.Weight{}
 	if err := p.learnLast(ctx); err != nil {
@@ -77,7 +77,7 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 		}
 		leads := sv.Replica().Status().Leader
 		if len(state.Members) > 1 && !leads { // the leader reports the group
-			if last := p.last[name]; care.Remains(sv, last) {
+			if last := p.last[name]; p.holds.Remains(ctx, sv, state, last) {
 				weights[name] = last
 			}
 			continue
@@ -89,8 +89,7 @@ func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map
 			weight.Everywhere = sv.Everywhere(m)
 			next.Term, next.ConfIndex, next.Everywhere = m.Term, m.ConfIndex, weight.Everywhere
 		}
-		weight.Hold, weight.Holds = p.holds.Of(ctx, sv, state)
-		weight.Term = sv.Replica().Members().Term
+		weight.Hold, weight.Holds, weight.Term = p.holds.Report(ctx, sv, state, p.last[name])
 		weights[name] = weight
 		if leads {
 			next.Leader = p.cfg.Name

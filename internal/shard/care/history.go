@@ -297,11 +297,36 @@ func isNewer(w, other registry.Weight) bool {
 	return w.Term > other.Term
 }
 
+// Report returns what the leader of a group reports to etcd about the hold, with the term that the report is of. The
+// argument last is what etcd has of this shard. A leader that knows no position, and that could not read what the
+// members have reported, does not know the hold. It repeats the hold and the term of last, because a report of its own
+// term would replace what earlier leaders have reported.
+func (h *Holds) Report(ctx context.Context, sv Copy, state placement.Group,
+	last registry.Weight) (at uint64, on bool, term uint64) {
+	at, on = h.Of(ctx, sv, state)
+	term, leads := sv.Leads()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	one := h.of(sv.UUID())
+	if _, told := one.index(); leads && (told || one.term == term) {
+		return at, on, term
+	}
+	if last.UUID != sv.UUID() {
+		return 0, false, 0
+	}
+	return last.Hold, last.Holds, last.Term
+}
+
 // Remains reports whether a shard must repeat its last report about a group that it no longer leads. The next leader
-// may not have read that report yet, and no other one tells it whether the group has an archive.
-func Remains(sv Copy, last registry.Weight) bool {
+// may not have read that report yet, and no other one tells it whether the group has an archive. If this copy keeps no
+// history, for example because the floor could not be written to a full disk, a hold is repeated until a later leader
+// has reported: that leader has read this report.
+func (h *Holds) Remains(ctx context.Context, sv Copy, state placement.Group, last registry.Weight) bool {
+	if last.UUID != sv.UUID() || last.Term == 0 {
+		return false
+	}
 	_, held := sv.Log().HistoryFloor()
-	return held && last.UUID == sv.UUID() && last.Term > 0
+	return held || last.Holds && h.reported.weightOf(ctx, state).Term <= last.Term
 }
 
 // ofLog returns the hold of a log while nothing is known about its archive, for example if etcd has not responded

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/registry"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
@@ -19,17 +20,18 @@ import (
 
 // copyOfGroup is a copy of a group that leads it.
 type copyOfGroup struct {
-	id  uuid.UUID
-	log *group.Log
+	id   uuid.UUID
+	log  *group.Log
+	term uint64
 }
 
 func (c copyOfGroup) UUID() uuid.UUID       { return c.id }
 func (c copyOfGroup) Log() *group.Log       { return c.log }
-func (c copyOfGroup) Leads() (uint64, bool) { return 1, true }
+func (c copyOfGroup) Leads() (uint64, bool) { return c.term, true }
 
 // newCopy returns the only copy of a new group, whose disk is in memory.
 func newCopy(t *testing.T) copyOfGroup {
-	one := copyOfGroup{id: uuid.New()}
+	one := copyOfGroup{id: uuid.New(), term: 5}
 	opts := group.Options{
 		FS: vfstest.NewMem(), Dir: "/g", Identity: format.Identity{Store: uuid.New(), Group: one.id, Name: "g"},
 	}
@@ -98,4 +100,72 @@ func TestAViewThatOpensWhileAnArchiveEndsKeepsItsHistory(t *testing.T) {
 			t.Error("the end of the archive has ended the hold of the view, too")
 		}
 	})
+}
+
+// silentEtcd does not respond.
+type silentEtcd struct{}
+
+func (silentEtcd) Weights(context.Context, string) (map[string]registry.Weight, error) {
+	return nil, errors.New("no response")
+}
+
+// A leader that cannot read what earlier leaders have reported does not know the hold. If it reported its own history
+// floor, the members would drop what the archive has not read.
+func TestALeaderThatDoesNotKnowTheHoldReportsNone(t *testing.T) {
+	one := newCopy(t)
+	one.log.SetHold(group.Hold{On: true})
+	if err := one.log.BeginHistory(); err != nil {
+		t.Fatal(err)
+	}
+	state := placement.Group{Name: "g", UUID: one.id, Leader: "a", Members: []placement.Member{{Shard: "a"}, {Shard: "b"}}}
+	last := registry.Weight{UUID: one.id, Hold: 34, Holds: true, Term: 3}
+	told := weightsOfLeaders{"b": {"g": {UUID: one.id, Hold: 43, Holds: true, Term: 4}}}
+	for _, c := range []struct {
+		what string
+		etcd Etcd
+		last registry.Weight
+		hold uint64
+		on   bool
+		term uint64
+	}{
+		{"etcd silent, nothing reported before", silentEtcd{}, registry.Weight{}, 0, false, 0},
+		{"etcd silent, an earlier group reported", silentEtcd{}, registry.Weight{UUID: uuid.New(), Holds: true, Term: 3}, 0,
+			false, 0},
+		{"etcd silent, a report of an earlier term", silentEtcd{}, last, 34, true, 3},
+		{"etcd has the report of the leader before", told, last, 43, true, 5},
+		{"etcd has no report", weightsOfLeaders{}, registry.Weight{}, 0, true, 5}, // it keeps what is above its floor
+	} {
+		holds := newHolds(newReportedWeights(c.etcd, time.Minute), noViews{})
+		hold, on, term := holds.Report(t.Context(), one, state, c.last)
+		if hold != c.hold || on != c.on || term != c.term {
+			t.Errorf("%s: hold %d (%t) of term %d", c.what, hold, on, term)
+		}
+	}
+}
+
+// A shard that no longer leads a group repeats the hold that it has reported, also if the history floor of its own copy
+// could not be written. It stops when a later leader has reported.
+func TestAReportedHoldRemainsUntilALaterLeaderReports(t *testing.T) {
+	one := newCopy(t)
+	state := placement.Group{Name: "g", UUID: one.id, Leader: "b"}
+	last := registry.Weight{UUID: one.id, Hold: 34, Holds: true, Term: 3}
+	byLeader := func(term uint64) Etcd { return weightsOfLeaders{"b": {"g": {UUID: one.id, Term: term}}} }
+	for _, c := range []struct {
+		what string
+		etcd Etcd
+		last registry.Weight
+		want bool
+	}{
+		{"etcd silent", silentEtcd{}, last, true},
+		{"the next leader has not reported", weightsOfLeaders{}, last, true},
+		{"the next leader does not know the hold", byLeader(0), last, true},
+		{"the next leader has reported", byLeader(4), last, false},
+		{"no hold was reported", weightsOfLeaders{}, registry.Weight{UUID: one.id, Term: 3}, false},
+		{"an earlier group of the name", weightsOfLeaders{}, registry.Weight{UUID: uuid.New(), Holds: true, Term: 3}, false},
+	} {
+		holds := newHolds(newReportedWeights(c.etcd, time.Minute), noViews{})
+		if got := holds.Remains(t.Context(), one, state, c.last); got != c.want {
+			t.Errorf("%s: %t", c.what, got)
+		}
+	}
 }

@@ -289,12 +289,16 @@ func (w *world) report(p *process) {
 		w.reportOthers(p)
 		return
 	}
+	last, err := w.etcd.Weights(w.ctx, p.machine.shardName())
+	if err != nil {
+		return
+	}
 	weight := registry.Weight{UUID: identity.Group}
-	weight.Hold, weight.Holds = p.keeper.holds.Of(w.ctx, p, w.groupInEtcd())
-	weight.Term = p.replica.Members().Term
+	weight.Hold, weight.Holds, weight.Term = p.keeper.holds.Report(w.ctx, p, w.groupInEtcd(), last[identity.Name])
+	term := p.replica.Members().Term
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p.dead || w.isEtcdSilent() || weight.Term != m.Term || m.Term < w.etcd.group.Term {
+	if p.dead || w.isEtcdSilent() || term != m.Term || m.Term < w.etcd.group.Term {
 		return
 	}
 	g := placement.Group{Name: identity.Name, UUID: identity.Group, Leader: p.machine.shardName(), Term: m.Term}
@@ -315,7 +319,7 @@ func (w *world) report(p *process) {
 func (w *world) reportOthers(p *process) {
 	shard := p.machine.shardName()
 	last, err := w.etcd.Weights(w.ctx, shard)
-	if err != nil || w.cfg.mutation != mutateReport && care.Remains(p, last[identity.Name]) {
+	if err != nil || w.cfg.mutation != mutateReport && p.keeper.holds.Remains(w.ctx, p, w.groupInEtcd(), last[identity.Name]) {
 		return
 	}
 	w.mu.Lock()
