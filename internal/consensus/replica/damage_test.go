@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
@@ -81,4 +82,34 @@ func mustHead(t *testing.T, one *member, id int64) uint64 {
 	index, _, err := one.log.Head(id)
 	ok(t, err)
 	return index
+}
+
+// A new leader that finds damage when it reads its request ids may lack the id of a repeated write. It must not apply
+// the write again: it refuses it, and another member answers.
+func TestALeaderThatCannotReadAllRequestIDsTakesNoWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		want := leader.must(t, put(1, "needle").request(1, 1))
+		last := leader.must(t, put(2, "a later one, so that the commit of the first one is on disk")).Index
+		next := first%3 + 1
+		hasAll := func() bool { return n.members[next].Status().AppliedIndex >= last }
+		until(t, "the next leader has everything", hasAll)
+		n.stop(next)
+		n.start(next)
+		until(t, "it has everything again", hasAll)
+		flip(t, n.disks[next], "/v/7", "needle") // nobody notices this damage until the ids are read
+		ok(t, leader.TransferLeader(timeout(t), next))
+		until(t, "it leads", func() bool { return n.members[next].Status().Leader })
+		if got, err := n.members[next].do(t, put(1, "needle").request(1, 1)); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("the damaged leader: %+v, %v", got, err)
+		}
+		if !n.members[next].Status().Damaged {
+			t.Fatal("the damage was not noticed: the test does not test")
+		}
+		until(t, "another leads", func() bool { id, _ := n.lead(); return id != next })
+		if got, err := n.write(t, 0, put(1, "needle").request(1, 1)); err != nil || !got.Repeated || got.Index != want.Index {
+			t.Errorf("the next leader: %+v, %v; the first was %+v", got, err, want)
+		}
+	})
 }

@@ -32,22 +32,24 @@ func (r *Replica) Propose(w Write) *Pending {
 	if err := writes.Check(&w); err != nil {
 		return writes.Failed(err)
 	}
-	if w.RequestID != ([16]byte{}) {
-		r.history.Read(r.putBefore)
-	}
-	p := r.accept(&w, writes.Prepare(&w, r.heads))
+	whole := w.RequestID == [16]byte{} || r.history.Read(r.putBefore)
+	p := r.accept(&w, writes.Prepare(&w, r.heads), whole)
 	if p.IsQueued() {
 		r.seat.Schedule()
 	}
 	return p
 }
 
-// accept admits, declines or refuses a write. The order of calls to accept is the order of the group's writes.
-func (r *Replica) accept(w *Write, d writes.Draft) *Pending {
+// accept admits, declines or refuses a write. The order of calls to accept is the order of the group's writes. The
+// argument whole says that no applied write with the same request id can be unknown (rule 4).
+func (r *Replica) accept(w *Write, d writes.Draft, whole bool) *Pending {
 	c := r.state.lock()
 	defer c.unlock()
 	if err := c.mayWrite(); err != nil {
 		return writes.Failed(err)
+	}
+	if !whole && c.barred() {
+		return writes.Failed(notServing(ErrNoLeader, "the log is damaged, and may hide a write with this request id"))
 	}
 	p := c.writes.Accept(w, d, writes.Lead{Sole: c.decidesAlone(), NoSpace: c.full.err, Hangs: c.hangs})
 	if p.IsQueued() {

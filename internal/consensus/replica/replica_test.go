@@ -44,7 +44,7 @@ func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	w := put(1, "mine").ifAbsent()
 	draft := writes.Prepare(&w.Write, one.heads)
 	other := one.must(t, put(1, "other"))
-	wantCondition(t, one.accept(&w.Write, draft), ErrExists, other.Index)
+	wantCondition(t, one.accept(&w.Write, draft, true), ErrExists, other.Index)
 }
 
 // The commit time never decreases, even if the machine's clock is moved back or the replica restarts.

@@ -37,22 +37,24 @@ func NewHistory(opts *Options) *History {
 type Older []windowSlot
 
 // Read reads the writes that were applied before the start, and passes them to put, which passes them to
-// Queue.PutBefore. Further calls do nothing unless the log had damage. In that case some writes may be missing, so
-// Read passes them again after the repair. Until then, other members can lead.
-func (h *History) Read(put func(Older)) {
+// Queue.PutBefore. Further calls do nothing unless the log had damage. In that case Read returns false, because some
+// writes may be missing: a leader that has others beside it must not take a write, which may be a repetition of one of
+// them. After the repair, Read passes all writes again.
+func (h *History) Read(put func(Older)) (whole bool) {
 	if h.whole.Load() {
-		return
+		return true
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.whole.Load() || h.part && h.log.Damaged() {
-		return
+		return h.whole.Load()
 	}
 	if older := h.read(); len(older) > 0 {
 		put(older)
 	}
 	h.part = h.log.Damaged() // the damage may have been known before, or found by the read above
 	h.whole.Store(!h.part)
+	return !h.part
 }
 
 func (h *History) read() (older Older) {

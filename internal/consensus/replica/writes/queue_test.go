@@ -346,7 +346,9 @@ func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	opts := Options{Log: log, Now: time.Now, Window: format.RequestWindow{Age: time.Hour}}
 	h, reads := NewHistory(&opts), 0
 	read := func() (older Older) {
-		h.Read(func(o Older) { reads, older = reads+1, o })
+		if whole := h.Read(func(o Older) { reads, older = reads+1, o }); whole == log.damaged {
+			t.Errorf("whole: %t, damaged: %t", whole, log.damaged)
+		}
 		return older
 	}
 	if older := read(); len(older) != 1 || older[0].index != 10 {
