@@ -60,11 +60,17 @@ func (p *reporter) run(ctx context.Context) {
 
 // leaders corrects the group keys in etcd that do not name this shard as the leader although it leads the group, or
 // that name it although it does not. It returns the weights of the groups that this shard must report: the groups
-// that it leads, the groups whose only copy is on this shard, and those whose last report must remain (care.Holds.Remains).
+// that it leads, the groups whose only copy is on this shard, and those whose last report must remain
+// (care.Holds.Remains).
 func (p *reporter) leaders(ctx context.Context, r *replicas.Routes) (weights map[string]registry.Weight, err error) {
 	weights = map[string]registry.Weight{}
 	if err := p.learnLast(ctx); err != nil {
 		return nil, err
+	}
+	for _, g := range r.ByName {
+		if sv := g.Served(); sv != nil {
+			p.holds.Led(sv)
+		}
 	}
 	for name, g := range r.ByName {
 		sv := g.Served()

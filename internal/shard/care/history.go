@@ -62,6 +62,10 @@ type hold struct {
 	// term is the last term in which this replica, as the group's leader, looked up the holds that were last reported
 	// by all members.
 	term uint64
+	// ledTerm is the last term in which this replica was seen to lead, and ledSince is when that was noticed. What etcd was
+	// asked before that time may lack the last report of the leader before.
+	ledTerm  uint64
+	ledSince time.Time
 	// none means that the group has no archive in the term noneIn, as far as known: a leader's report says so, or the log
 	// had no hold then. Without it, a log with a history floor counts as archived, because unknown is not none. It says
 	// nothing of later terms, because an archive may have begun while another member led.
@@ -250,6 +254,25 @@ func (h *hold) unknown(sv Copy, term uint64, reported bool) (at uint64, on bool)
 	return at, on
 }
 
+// Led notes that a copy leads its group, if it does. A caller that asks for the holds of many groups calls Led for all
+// of them first. One answer of etcd then serves all groups that have a new leader.
+func (h *Holds) Led(sv Copy) {
+	term, leads := sv.Leads()
+	if !leads {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.of(sv.UUID()).led(term)
+}
+
+// led notes that this replica leads in a term.
+func (h *hold) led(term uint64) {
+	if h.ledTerm != term {
+		h.ledTerm, h.ledSince = term, time.Now()
+	}
+}
+
 // ofLeader does the same as Of on the group's leader. A leader to which no archiver has given a position uses the
 // hold that the previous leader last reported. It looks for that report only once in each term, because most stores
 // have no archive.
@@ -257,8 +280,9 @@ func (h *Holds) ofLeader(ctx context.Context, sv Copy, term uint64,
 	state placement.Group) (at uint64, on bool) {
 	h.mu.Lock()
 	one := h.of(sv.UUID())
+	one.led(term)
 	at, on = one.index()
-	asked := one.term == term
+	since, asked := one.ledSince, one.term == term
 	if !on && asked {
 		at, on = one.unknown(sv, term, false)
 	}
@@ -268,7 +292,7 @@ func (h *Holds) ofLeader(ctx context.Context, sv Copy, term uint64,
 	}
 	newest, complete := registry.Weight{}, true
 	for _, member := range state.Members {
-		weights, known := h.reported.weightsOf(ctx, member.Shard)
+		weights, known := h.reported.weightsOf(ctx, member.Shard, since)
 		complete = complete && known
 		if w := weights[state.Name]; w.UUID == state.UUID && isNewer(w, newest) {
 			newest = w

@@ -143,6 +143,49 @@ func TestALeaderThatDoesNotKnowTheHoldReportsNone(t *testing.T) {
 	}
 }
 
+// A leader reads the reports of the leaders before it when it leads. An earlier answer of etcd may lack the last of
+// them. Several groups that have a new leader need only one answer for each shard.
+func TestANewLeaderReadsTheLastReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, other, asked := newCopy(t), newCopy(t), 0
+		told := weightsOfLeaders{}
+		holds := newHolds(newReportedWeights(counted{told, &asked}, time.Minute), noViews{})
+		stateOf := func(c copyOfGroup, name string) placement.Group {
+			return placement.Group{Name: name, UUID: c.id, Members: []placement.Member{{Shard: "b"}}}
+		}
+		if _, on := holds.Of(t.Context(), one, stateOf(one, "g")); on {
+			t.Fatal("a hold that nobody reported")
+		}
+		told["b"] = map[string]registry.Weight{
+			"g": {UUID: one.id, Hold: 43, Holds: true, Term: 5}, "h": {UUID: other.id, Hold: 44, Holds: true, Term: 5},
+		}
+		time.Sleep(time.Millisecond)
+		one.term, other.term, asked = 6, 6, 0
+		for _, c := range []copyOfGroup{one, other} {
+			holds.Led(c)
+			time.Sleep(time.Millisecond)
+		}
+		if at, on := holds.Of(t.Context(), one, stateOf(one, "g")); at != 43 || !on {
+			t.Errorf("the hold is %d (%t), and the leader before has reported 43", at, on)
+		}
+		time.Sleep(time.Millisecond)
+		if at, on := holds.Of(t.Context(), other, stateOf(other, "h")); at != 44 || !on || asked != 1 {
+			t.Errorf("the other group's hold is %d (%t), etcd was asked %d times", at, on, asked)
+		}
+	})
+}
+
+// counted counts how often etcd is asked.
+type counted struct {
+	Etcd
+	asked *int
+}
+
+func (c counted) Weights(ctx context.Context, shard string) (map[string]registry.Weight, error) {
+	*c.asked++
+	return c.Etcd.Weights(ctx, shard)
+}
+
 // A shard that no longer leads a group repeats the hold that it has reported, also if the history floor of its own copy
 // could not be written. It stops when a later leader has reported.
 func TestAReportedHoldRemainsUntilALaterLeaderReports(t *testing.T) {

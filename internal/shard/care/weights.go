@@ -24,7 +24,7 @@ func newReportedWeights(etcd Etcd, fresh time.Duration) *reportedWeights {
 }
 
 type reportedWeight struct {
-	at      time.Time
+	at      time.Time // when etcd was asked
 	weights map[string]registry.Weight
 }
 
@@ -36,7 +36,7 @@ const (
 // weightOf returns the weight that the leader of a group last reported. It returns the zero value if there is no such
 // weight, if the report concerns an earlier group of this name, or if etcd does not respond.
 func (h *reportedWeights) weightOf(ctx context.Context, state placement.Group) registry.Weight {
-	weights, _ := h.weightsOf(ctx, state.Leader)
+	weights, _ := h.weightsOf(ctx, state.Leader, time.Time{})
 	if w := weights[state.Name]; w.UUID == state.UUID {
 		return w
 	}
@@ -49,27 +49,29 @@ func (h *reportedWeights) again(ctx context.Context, shard string) (map[string]r
 	delete(h.shards, shard)
 	h.silent = time.Time{}
 	h.mu.Unlock()
-	return h.weightsOf(ctx, shard)
+	return h.weightsOf(ctx, shard, time.Time{})
 }
 
-// weightsOf returns the weights that a shard last reported, by group. It returns false if the name of the shard is
-// empty, or if etcd does not respond.
-func (h *reportedWeights) weightsOf(ctx context.Context, shard string) (map[string]registry.Weight, bool) {
+// weightsOf returns the weights that a shard last reported, by group. It does not use an answer to a question that etcd
+// was asked before the given time. It returns false if the name of the shard is empty, or if etcd does not respond.
+func (h *reportedWeights) weightsOf(ctx context.Context, shard string,
+	since time.Time) (map[string]registry.Weight, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	heard, known := h.shards[shard]
-	if !known || time.Since(heard.at) > h.fresh {
+	if !known || time.Since(heard.at) > h.fresh || heard.at.Before(since) {
 		if shard == "" || time.Now().Before(h.silent) {
 			return nil, false
 		}
 		ctx, cancel := context.WithTimeout(ctx, weightsTimeout)
 		defer cancel()
+		at := time.Now()
 		weights, err := h.etcd.Weights(ctx, shard)
 		if err != nil {
 			h.silent = time.Now().Add(weightsRetry)
 			return nil, false
 		}
-		heard = reportedWeight{time.Now(), weights}
+		heard = reportedWeight{at, weights}
 		h.shards[shard] = heard
 	}
 	return heard.weights, true

@@ -318,8 +318,9 @@ func (w *world) report(p *process) {
 // reportOthers writes the report of a shard that leads other groups, but not this one.
 func (w *world) reportOthers(p *process) {
 	shard := p.machine.shardName()
-	last, err := w.etcd.Weights(w.ctx, shard)
-	if err != nil || w.cfg.mutation != mutateReport && p.keeper.holds.Remains(w.ctx, p, w.groupInEtcd(), last[identity.Name]) {
+	all, err := w.etcd.Weights(w.ctx, shard)
+	last := all[identity.Name]
+	if err != nil || w.cfg.mutation != mutateReport && p.keeper.holds.Remains(w.ctx, p, w.groupInEtcd(), last) {
 		return
 	}
 	w.mu.Lock()
