@@ -84,8 +84,8 @@ func (s *snapshot) moved(id int64, from, to index.Loc, at uint64) {
 	}
 }
 
-// endLost ends the snapshots that may see a version which a repair does not bring back. These are the ones that hold its
-// location, and all of them if the version was the newest of its record. The caller holds mu.
+// endLost ends the snapshots that may see a version which a repair does not bring back. These are the ones that hold
+// its location, and all of them if the version was the newest of its record. The caller holds mu.
 func (st *state) endLost(r *rewrite) {
 	stays, lost := make(map[index.Loc]bool), false
 	for _, m := range slices.Concat(r.moves, r.restored) {
