@@ -64,7 +64,7 @@ var ordinarySeeds = []uint64{
 // faultySeeds are seeds that have found a fault in Sheaf. Some of them find it only in a part of their runs.
 var faultySeeds = []uint64{
 	310, 335, 584, 666, 919, 2109, 3147, 3837, 4561, 5794, 7406, 20555, 21620, 4497660577272346437, 4497660577272348447,
-	4497660577272351670, 4497660577272355792,
+	4497660577272351670, 4497660577272355792, 10861084557594009437, 10861084557594012142,
 }
 
 // shortSeeds is how many of the chosen seeds run with -short.
