@@ -62,8 +62,8 @@ type hold struct {
 	// term is the last term in which this replica, as the group's leader, looked up the holds that were last reported
 	// by all members.
 	term uint64
-	// ledTerm is the last term in which this replica was seen to lead, and ledSince is when that was noticed. What etcd was
-	// asked before that time may lack the last report of the leader before.
+	// ledTerm is the last term in which this replica was seen to lead, and ledSince is when that was noticed. An answer
+	// of etcd from before that time may lack the last report of the leader before.
 	ledTerm  uint64
 	ledSince time.Time
 	// none means that the group has no archive in the term noneIn, as far as known: a leader's report says so, or the log
