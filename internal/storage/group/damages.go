@@ -121,6 +121,30 @@ func (d *damages) inRange(v view, lo, hi uint64) error {
 	})
 }
 
+// idsAbove returns the records that have a damaged version above an index. The versions before these may look like the
+// newest ones, or like versions that nothing sees.
+func (d *damages) idsAbove(at uint64) (ids []int64) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for id, hit := range d.ids {
+		if hit.Index > at {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// unknownAbove returns a *DamageError if the segment of v may have lost versions above an index, and it is not known of
+// which records.
+func (d *damages) unknownAbove(v view, at uint64) error {
+	if !d.any() || !v.incomplete {
+		return nil
+	}
+	return d.that(0, func(d *format.Damage) bool {
+		return d.File == format.SegmentName(v.number) && d.IDsUnknown && at < d.IndexLast
+	})
+}
+
 // absent returns the error for a record that is not in the index. It returns a *DamageError if damage may have hit the
 // record, and ErrNotFound otherwise.
 func (d *damages) absent(id int64) error {

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -17,8 +18,9 @@ import (
 // records in these segments. It keeps one place in memory for each record that changed since.
 //
 // It returns ErrNotApplied if the index is above the applied index, ErrHistoryGone if it is below the history floor,
-// and ErrPastTooFar if more records changed since than snapshots may hold in memory. The snapshot is like one of
-// OpenScan, except that it also ends when the history floor rises above its index.
+// and ErrPastTooFar if more records changed since than snapshots may hold in memory. It returns a *DamageError if bytes
+// that were bad at the start may hold versions above the index, and it is not known of which records. The snapshot is
+// like one of OpenScan, except that it also ends when the history floor rises above its index.
 func (l *Log) OpenScanAt(at uint64, ttl time.Duration) (id ScanID, err error) {
 	defer l.addNames(fmt.Sprintf("snapshot as of index %d", at), &err)
 	if err := l.enter(); err != nil {
@@ -39,7 +41,8 @@ func (l *Log) OpenScanAt(at uint64, ttl time.Duration) (id ScanID, err error) {
 	case at < floor:
 		err = fmt.Errorf("%w: the history floor is %d", ErrHistoryGone, floor)
 	default:
-		p := past{at: at, id: id, state: &l.state, places: &l.places, reader: &l.reader, gate: &l.gate, now: l.now}
+		p := past{at: at, id: id, state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages, gate: &l.gate,
+			now: l.now}
 		err = p.learn()
 	}
 	if err != nil {
@@ -51,13 +54,14 @@ func (l *Log) OpenScanAt(at uint64, ttl time.Duration) (id ScanID, err error) {
 
 // past finds the superseded versions that a snapshot of the past sees. It belongs to one goroutine.
 type past struct {
-	at     uint64
-	id     ScanID
-	state  *state
-	places *places
-	reader *reader
-	gate   *gate
-	now    func() time.Time
+	at      uint64
+	id      ScanID
+	state   *state
+	places  *places
+	reader  *reader
+	damages *damages
+	gate    *gate
+	now     func() time.Time
 }
 
 // learn gives the snapshot the locations of the versions that it sees and that are superseded. Versions that are
@@ -104,13 +108,17 @@ type pastFound struct {
 // find walks over the segments, newest first, and stops as soon as nothing is missing.
 func (p *past) find(views []view) (*pastFound, error) {
 	f := &pastFound{changed: make(map[int64]index.Loc)}
+	for _, id := range p.damages.idsAbove(p.at) {
+		f.changed[id] = 0
+		f.missing++
+	}
 	applied := p.state.applied.Load()
 	for i := len(views) - 1; i >= 0; i-- {
 		v := views[i]
 		if v.through <= p.at && f.missing == 0 {
 			break
 		}
-		if err := p.gate.usable(); err != nil {
+		if err := cmp.Or(p.gate.usable(), p.damages.unknownAbove(v, p.at)); err != nil {
 			return nil, err
 		}
 		rows, err := p.reader.rowsOf(v)

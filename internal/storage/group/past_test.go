@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path"
 	"sync"
 	"testing"
 	"time"
@@ -235,4 +236,53 @@ func TestASnapshotOfThePastHoldsOnlySoManyPlaces(t *testing.T) {
 		t.Errorf("%d snapshots are left", n)
 	}
 	ok(t, d.log.Close(false))
+}
+
+// TestThePastIsWholeBesideDamageOfThePresent loads a log in which the version that superseded a record's version cannot
+// be read. A snapshot as of the older version must see it, and must not take the record for one that did not exist.
+func TestThePastIsWholeBesideDamageOfThePresent(t *testing.T) {
+	for _, header := range []bool{false, true} {
+		mem := vfstest.NewMem()
+		d := newHeld(t, driverOptions(mem, Index, 64<<10), 0)
+		d.put(format.Entry{ID: 1, Data: payload(1, 50)}, format.Entry{ID: 2, Data: payload(2, 50)})
+		ok(t, d.log.Seal())
+		d.put(format.Entry{ID: 1, Data: payload(1, 60)}, format.Entry{ID: 3, Data: payload(3, 60)})
+		ok(t, d.log.Close(true)) // the hint of segment 1 says that version 1 is superseded
+		name := path.Join(d.opts.Dir, format.SegmentName(2))
+		at := int64(format.SegmentHeaderBytes + format.FrameHeaderBytes + 5)
+		if header {
+			at = format.SegmentHeaderBytes + 3
+		}
+		if !mem.Rot(name, at, 1, func(b []byte) { b[0] ^= 4 }) {
+			t.Fatal("the newer version is not on the disk")
+		}
+		d.load()
+		if !d.log.Damaged() {
+			t.Fatal("the load has not found the damage: the test does not test")
+		}
+		scan, err := d.log.OpenScanAt(2, time.Hour)
+		if header {
+			if _, isDamage := errors.AsType[*format.DamageError](err); !isDamage {
+				t.Errorf("it is not known which records have newer versions: %v", err)
+			}
+		} else {
+			ok(t, err)
+			seen := map[int64]bool{}
+			for r, err := range d.log.Scan(t.Context(), scan, 0, everything, false) {
+				damage, isDamage := errors.AsType[*format.DamageError](err)
+				switch {
+				case isDamage:
+					seen[damage.ID] = true // a scan may refuse the record, as Get does
+				case err != nil:
+					t.Fatal(err)
+				default:
+					seen[r.ID] = true
+				}
+			}
+			if !seen[1] || !seen[2] || len(seen) != 2 {
+				t.Errorf("a scan as of index 2 has %v", seen)
+			}
+		}
+		ok(t, d.log.Close(false))
+	}
 }
