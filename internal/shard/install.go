@@ -94,16 +94,16 @@ func (i *installer) run(ctx context.Context) {
 func (i *installer) join(g *replicas.Replica) {
 	defer i.replicas.Wake() // a founder must be reported to etcd
 	defer g.EndFetch()
-	serve := func() {
-		g.Happens(member.Installed)
-		i.logger.Info("a replica was installed", "group", g.Name)
-		i.loading.Load(i.ctx, g)
-	}
 	if g.State().Founder {
-		i.found(g.Fetch(), g, serve)
-	} else if i.takeOver(g.Fetch(), g, "joining group "+g.Name, nil) {
-		serve()
+		if !i.found(g.Fetch(), g) {
+			return
+		}
+	} else if !i.takeOver(g.Fetch(), g, "joining group "+g.Name, nil) {
+		return
 	}
+	g.Happens(member.Installed)
+	i.logger.Info("a replica was installed", "group", g.Name)
+	i.loading.Load(i.ctx, g)
 }
 
 // takeOver installs a replica whose node does not run, and retries until it succeeds. The files come from another

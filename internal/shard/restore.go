@@ -50,9 +50,9 @@ func (i *installer) source() (string, error) {
 		"there, or give up the restore of the group; it is not created empty")
 }
 
-// found installs a founder from the source of the restore, and retries until it succeeds. Then it calls serve. It
-// returns without that if this shard must not install the group any more, or if ctx is done.
-func (i *installer) found(ctx context.Context, g *replicas.Replica, serve func()) {
+// found installs a founder from the source of the restore, and retries until it succeeds. It returns false if this
+// shard must not install the group any more, or if ctx is done.
+func (i *installer) found(ctx context.Context, g *replicas.Replica) bool {
 	what := problems.Restoring + g.Name
 	defer i.problems.Note(what, nil)
 	i.founding.Add(1)
@@ -65,11 +65,14 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica, serve func()
 	for failures := 0; ; failures++ {
 		var from string
 		err := i.withSpace(ctx, func() (err error) {
-			from, err = i.inTurn(ctx, g, attempts, serve)
+			from, err = i.inTurn(ctx, g, attempts)
 			return err
 		})
-		if err == nil || ctx.Err() != nil || errors.Is(err, errNotFounding) {
-			return
+		switch {
+		case err == nil:
+			return true
+		case ctx.Err() != nil, errors.Is(err, errNotFounding):
+			return false
 		}
 		pauses := failedPauses
 		switch {
@@ -82,18 +85,17 @@ func (i *installer) found(ctx context.Context, g *replicas.Replica, serve func()
 		i.problems.Note(what, err)
 		g.NoteDelay(err)
 		if !i.waitForAnother(ctx, from, pauses.After(failures)) {
-			return
+			return false
 		}
 	}
 }
 
-// inTurn waits until few other founders of this shard are being installed, then installs this one, and calls serve.
-// Until the source is known to work, it is asked for one founder at a time: callers need the first group soon, and a
-// source that is away is not asked by many. The founder keeps its turn while the source is busy or has a problem that
-// concerns all groups. If the source cannot read the group, the founder loses its turn after the given number of
-// attempts, because other groups may be readable. inTurn returns the address of the source.
-func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts int,
-	serve func()) (from string, err error) {
+// inTurn waits until few other founders of this shard are being installed, and then installs this one. Until the source
+// is known to work, it is asked for one founder at a time: callers need the first group soon, and a source that is away
+// is not asked by many. The founder keeps its turn while the source is busy or has a problem that concerns all groups.
+// If the source cannot read the group, the founder loses its turn after the given number of attempts, because other
+// groups may be readable. inTurn returns the address of the source.
+func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts int) (from string, err error) {
 	for i.isBehind(g) {
 		if !backoff.Sleep(ctx, firstPause) {
 			return "", ctx.Err()
@@ -127,7 +129,6 @@ func (i *installer) inTurn(ctx context.Context, g *replicas.Replica, attempts in
 		}
 		switch {
 		case err == nil:
-			serve() // others would slow it down if they began before
 			i.works.Store(true)
 		case problem != nil:
 			i.works.Store(false)
